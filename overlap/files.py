@@ -166,7 +166,7 @@ def sealed(text: str) -> str:
 
 
 def is_sealed(content: bytes, digest: object) -> bool:
-    """Whether a file's content is what `sealed` made, given the digest that was read from it.
+    """Tell whether a file's content is what `sealed` made, given the digest that was read from it.
 
     It finds damage, not malice: whoever changes the file can give it another digest.
     """
@@ -194,7 +194,7 @@ def unwritable(path: str | os.PathLike[str]) -> str | None:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Where a file is, or will be, at the end of all links."""
+    """Tell where a file is, or will be, at the end of all links."""
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # what is left where links lead in a circle

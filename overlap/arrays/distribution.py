@@ -170,7 +170,7 @@ class Placed(Protocol):
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Where this rank's part lies."""
+        """Tell where this rank's part lies."""
 
 
 def part_of(

@@ -76,7 +76,7 @@ class PlacedArray(np.ndarray):
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Where the local part lies in the global array."""
+        """Tell where the local part lies in the global array."""
         return self._where.local_slice
 
     @property

@@ -270,7 +270,7 @@ class Collectives(CollectiveContext):
 
     @property
     def broken(self) -> bool:
-        """Whether an exception has left a collective here: then no other one can be made."""
+        """Tell whether an exception has left a collective here: then no other one can be made."""
         return self._slow_path.broken
 
     def free(self) -> None:

@@ -95,7 +95,7 @@ class InterNodeTransport(CollectiveTransport):
 
     @property
     def messages(self) -> int:
-        """How many this rank has sent."""
+        """Tell how many this rank has sent."""
         return int(self._sent_to.sum())
 
     def buffer(self, rank: int, nbytes: int, sent: bool) -> MessageBuffer:
@@ -165,7 +165,7 @@ class InterNodeTransport(CollectiveTransport):
         return None
 
     def _possible(self, rank: int, coming: bool, note: _Note) -> bool:
-        """Whether a message is on its way from a rank, or has been taken there, as a note of it tells."""
+        """Tell whether a message is on its way from a rank, or has been taken there, as a note of it tells."""
         return bool(self._received_from[rank] < note.sent if coming else self._sent_to[rank] <= note.taken)
 
     def _note(self, rank: int, kind: int, number: int, agreed: int, more: bytes = b"") -> None:

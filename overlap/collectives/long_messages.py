@@ -130,8 +130,9 @@ class LongMessages(CollectiveTransport):
         self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
     def _mpi_is_faster(self, kind: int, nbytes: int) -> bool:
-        """Whether it clearly is, the slowest rank's time in the median of rounds of both ways; each rank is the root in
-        turn.
+        """Tell whether MPI is clearly faster: by the slowest rank's time, in the median of rounds of both ways.
+
+        Each rank is the root in turn.
         """
         comm = self._comm
         # No zeros, for which the system has one page until something is written there.

@@ -225,7 +225,7 @@ def _put(state: Words, number: int, step: int, source: int, part: int, agreed: i
 
 @njit
 def _got(state: Words, number: int, step: int, rank: int, agreed: int) -> int:
-    """Where a rank's payload of a step stands, once it is there."""
+    """Tell where a rank's payload of a step stands, once it is there."""
     theirs = step_slot(state, rank, number, step)
     await_slot(state, rank, theirs, number, agreed)
     return payload(theirs, INLINE)

@@ -157,7 +157,7 @@ def data(buffer: MessageBuffer) -> Operand:
 
 
 def beyond(operand: Operand, nbytes: int) -> Operand:
-    """So many bytes behind an operand."""
+    """Return the address of so many bytes behind an operand."""
     return operand[0], operand[1] + nbytes
 
 

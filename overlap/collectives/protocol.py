@@ -118,7 +118,7 @@ def step_slot(state: Words, rank: int, number: int, step: int) -> int:
 
 @njit
 def payload(address: int, nbytes: int) -> int:
-    """Where the payload of a slot stands."""
+    """Tell where the payload of a slot stands."""
     return address + 16 if nbytes <= INLINE else address + LINE
 
 
@@ -174,7 +174,7 @@ def _differs(state: Words, rank: int, expected: int, received: int) -> None:
 
 @njit
 def never(state: Words, rank: int, address: int, number: int) -> bool:
-    """Whether a rank that writes the word at an address has failed before it came to a number."""
+    """Tell whether a rank that writes the word at an address has failed before it came to a number."""
     # In this order: the mark comes after all flags.
     return load_acquire(segment(state, rank) + FAILED) != 0 and load_acquire(address) < number
 

@@ -105,7 +105,7 @@ class SlowPath:
 
     @property
     def broken(self) -> bool:
-        """Whether an exception has left the compiled code."""
+        """Tell whether an exception has left the compiled code."""
         return bool(self._state[protocol.BROKEN])
 
     def refuse(self, text: str) -> NoReturn:

@@ -110,7 +110,7 @@ class Window:
 
     @property
     def lost(self) -> RankLost | None:
-        """What the loss of a rank has raised here."""
+        """Tell what the loss of a rank has raised here."""
         return None if self.guard is None else self.guard.lost
 
     def spoil(self) -> None:

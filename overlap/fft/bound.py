@@ -74,7 +74,7 @@ class BoundArrays:
         )
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
-        """Whether a result was made here for these arrays before: then it is worth to prepare something."""
+        """Tell whether a result was made here for these arrays before: then it is worth to prepare something."""
         place = *map(_name, arrays), *map(address_of, made)
         if place in self._places:
             return True

@@ -53,7 +53,7 @@ def buffers(stages: Sequence[Stage]) -> Buffers:
 
 
 def nbytes_of_buffers(stages: Sequence[Stage]) -> int:
-    """How many bytes these have."""
+    """Tell how many bytes these have."""
     there, back = (stage.message(ONE) for stage in stages)
     return 16 * (back.send_size + there.receive_size)
 

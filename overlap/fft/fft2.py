@@ -95,7 +95,7 @@ class FFT2(FourierPlan):
         return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]
 
     def _by_plane(self, planes: int) -> bool:
-        """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are
+        """Tell whether messages are of whole planes: there are enough of them to hide one behind others, or they are
         small.
         """
         nbytes = float(np.prod(self._fine)) * complex_of(self._dtype).itemsize / self.comm.size

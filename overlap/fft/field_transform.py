@@ -132,7 +132,7 @@ class FieldTransform(Fields):
 
     @property
     def scale(self) -> float:
-        """What the source is multiplied with."""
+        """Tell what the source is multiplied with."""
         return self._scale
 
     @scale.setter
@@ -209,7 +209,7 @@ class FieldTransform(Fields):
         return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
 
     def _is_short(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> bool:
-        """Whether what a pipeline costs is felt in a call."""
+        """Tell whether what a pipeline costs is felt in a call."""
         return (
             0 not in (inputs[0].size, outputs[0].size)
             and targets_fit(outputs, self.outputs)

@@ -377,7 +377,7 @@ class FourierPlan(Plan):
         raise NotImplementedError
 
     def _by_plane(self, planes: int) -> bool:
-        """Whether messages are of whole planes."""
+        """Tell whether messages are of whole planes."""
         return False
 
 

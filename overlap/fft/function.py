@@ -165,7 +165,7 @@ def _read_only(field: np.ndarray) -> np.ndarray:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
+    """Tell whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(

@@ -194,7 +194,7 @@ class Transform(Uncopied):
 
     @property
     def schedule(self) -> Schedule:
-        """What every slice does, step by step, with arrays as this transform makes them; to be printed."""
+        """Tell what every slice does, step by step, with arrays as this transform makes them; to be printed."""
         self.check_in_use()
         return self._recorded(*([spec.planes(spec.empty()) for spec in side] for side in (self.inputs, self.outputs)))
 
@@ -254,7 +254,7 @@ class Transform(Uncopied):
 
     @property
     def load(self) -> Load:
-        """How long this rank has computed and waited in the calls since the settings were chosen."""
+        """Tell how long this rank has computed and waited in the calls since the settings were chosen."""
         self.check_in_use()
         return self._pipelines["whole"].load if self._pipelines else Load()
 
@@ -459,7 +459,7 @@ class Transform(Uncopied):
         return None
 
     def can_bind(self, outputs: list[np.ndarray]) -> bool:
-        """Whether what is prepared of inputs and these outputs is all that their data is needed for."""
+        """Tell whether what is prepared of inputs and these outputs is all that their data is needed for."""
         return False
 
     def refuse(self, problem: str | Exception, what: str = "whole") -> Any:
@@ -494,7 +494,7 @@ def natural_parts(located: Sequence[ArrayReference], specs: Sequence[ArraySpec])
 
 
 def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:
-    """Whether FFTW can work in some outputs where they lie."""
+    """Tell whether FFTW can work in some outputs where they lie."""
     return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
 
 
@@ -511,5 +511,5 @@ def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) ->
 
 
 def fits(array: np.ndarray) -> bool:
-    """Whether plans for contiguous, aligned arrays can work on this one."""
+    """Tell whether plans for contiguous, aligned arrays can work on this one."""
     return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

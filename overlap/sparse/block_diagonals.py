@@ -51,7 +51,7 @@ class BlockDiagonals:
 
     @classmethod
     def of(cls, rows: Rows) -> BlockDiagonals | None:
-        """Those of rows; None where the blocks do not lie on few diagonals that they fill well."""
+        """Make those of rows; None where the blocks do not lie on few diagonals that they fill well."""
         upper = np.flatnonzero(~rows.external & (rows.columns - rows.first >= rows.row_of))
         offsets = np.unique(rows.columns[upper] - rows.first - rows.row_of[upper])
         if (
@@ -136,7 +136,7 @@ def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: 
         count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
 
         def place(target: Any) -> Any:
-            """Where eight rows of the result stand."""
+            """Tell where eight rows of the result stand."""
             inside = builder.icmp_signed("<=", builder.add(target, word(LANES)), end)
             beyond = builder.add(builder.sub(target, end), word(LANES - 1))
             return builder.select(inside, group.rows(y_at, target), group.rows(sums_at, beyond))

@@ -143,7 +143,7 @@ def row_sums(starts: Any, values: Any, found: Any) -> None:
 
 @njit
 def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
-    """Where the rows of the part of a rank's own columns begin, in the order of storage."""
+    """Tell where the rows of the part of a rank's own columns begin, in the order of storage."""
     count = len(order)
     found = np.zeros(count + 1, np.int64)
     for place in range(count):

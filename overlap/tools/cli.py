@@ -92,7 +92,7 @@ def _run(argv: list[str], rank: int = 0) -> int:
 
 
 def _as_rank(argv: list[str]) -> int:
-    """As one of mpiexec's ranks: only rank 0 says something, and a failure ends all of them."""
+    """Run as one of mpiexec's ranks: only rank 0 prints, and a failure ends all of them."""
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.rank

@@ -129,7 +129,7 @@ class DistArray(np.ndarray):
 
     @property
     def substart(self) -> tuple[int, ...]:
-        """Where the local part starts in the global array."""
+        """Tell where the local part starts in the global array."""
         return tuple(part.start for part in self.local_slice())
 
     @property
@@ -153,7 +153,7 @@ class DistArray(np.ndarray):
         return self._p0
 
     def local_slice(self) -> tuple[slice, ...]:
-        """Where the local part lies in the global array, a tuple of slices."""
+        """Tell where the local part lies in the global array, a tuple of slices."""
         own = () if self._p0 is None else self._p0.local_slice
         return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 
@@ -367,7 +367,7 @@ def Function(*args: Any, tensor: object = None, **kwargs: Any) -> np.ndarray:
 
 
 def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
-    """Whether making an array is this rank's own business: no communicators of the world are to be made for it."""
+    """Tell whether making an array is this rank's own business: no communicators of the world are to be made for it."""
     if subcomm is not None and (
         not isinstance(subcomm, tuple | list) or any(isinstance(comm, MPI.Comm) for comm in subcomm)
     ):

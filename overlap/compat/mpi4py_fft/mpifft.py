@@ -374,7 +374,7 @@ class PFFT:
         return self._pencil_of(forward_output).subshape
 
     def local_slice(self, forward_output: bool = True) -> tuple[slice, ...]:
-        """Where the local part of the result, or of the input, lies in the global array.
+        """Tell where the local part of the result, or of the input, lies in the global array.
 
         Parameters
         ----------

@@ -122,7 +122,7 @@ class Comms(tuple[MPI.Intracomm, ...]):
 
 
 def ranks_of(comms: Sequence[MPI.Comm]) -> str:
-    """How many ranks each communicator of a grid has, in words."""
+    """Tell how many ranks each communicator of a grid has, in words."""
     if not all(comms):
         return "ranks whose communicators were freed"
     return f"{' x '.join(str(comm.size) for comm in comms)} ranks"

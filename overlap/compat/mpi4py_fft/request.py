@@ -88,7 +88,7 @@ def check_supported(
 
 
 def has_pipeline(request: TransformRequest, backend: str, transforms: Transforms | None) -> bool:
-    """Whether all local transforms are of the kinds that pipelines have."""
+    """Tell whether all local transforms are of the kinds that pipelines have."""
     return (
         backend in ("fftw", "pyfftw")
         and request.dtype in DTYPES

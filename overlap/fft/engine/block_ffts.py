@@ -91,7 +91,7 @@ class BlockInPlace:
         return (physical, modes) if self._forward else (modes, physical)
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
+        """Tell where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
         modes = self._modes
         if physical is None:
             physical = self._physical
@@ -163,7 +163,7 @@ class BlockChain:
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], direction: Direction) -> bool:
-        """Whether some FFTs of a box are to be made like that."""
+        """Tell whether some FFTs of a box are to be made like that."""
         axes, inner = list(lines), len(shape) - 1
         return (
             direction.turned not in axes
@@ -177,7 +177,7 @@ class BlockChain:
         )
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Where what goes in lies, and what comes out."""
+        """Tell where what goes in lies, and what comes out."""
         return self._ends[0], self._ends[-1]
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
@@ -215,7 +215,7 @@ class BlockFromArray:
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction) -> bool:
-        """Whether the FFTs of a box are to be made like that."""
+        """Tell whether the FFTs of a box are to be made like that."""
         if len(lines) != 1 or dtype != np.dtype(complex):
             return False
         ((axis, line),) = lines.items()
@@ -230,12 +230,12 @@ class BlockFromArray:
 
     @staticmethod
     def at_once(shape: tuple[int, ...], lines: dict[int, Axis]) -> int:
-        """How many lines a block has."""
+        """Tell how many lines a block has."""
         ((_, line),) = lines.items()
         return max(FEWEST, HOT_NBYTES // (16 * line.points))
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Where what goes in lies, and what comes out."""
+        """Tell where what goes in lies, and what comes out."""
         return self._ends
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:

@@ -73,7 +73,7 @@ class CompiledFunction:
 
 
 def can_be_compiled(function: Any) -> bool:
-    """Whether a `Function` may become a part of the compiled loop: numba compiled it, for arrays alone."""
+    """Tell whether a `Function` may become a part of the compiled loop: numba compiled it, for arrays alone."""
     return isinstance(function.function, Dispatcher) and function.simple
 
 

@@ -90,5 +90,5 @@ def points(shape: tuple[int, ...]) -> int:
 
 
 def starts_of(counts: list[int]) -> list[int]:
-    """Where each piece starts, one after the other."""
+    """Tell where each piece starts, one after the other."""
     return [sum(counts[:number]) for number in range(len(counts))]

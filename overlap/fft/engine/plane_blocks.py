@@ -137,7 +137,7 @@ class PlaneBlocks:
         self._codes = ProgramCache()
 
     def _view(self, number: int, height: int, plane: int = 0) -> View:
-        """Where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
+        """Tell where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
         one = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
         return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
@@ -152,7 +152,7 @@ class PlaneBlocks:
         return found
 
     def places(self, shared: int, shared_step: int) -> BlockPlaces:
-        """Where the fields of a block lie, with so many shared ones, for a compiled function."""
+        """Tell where the fields of a block lie, with so many shared ones, for a compiled function."""
         return BlockPlaces(*self.counts, shared, self._nx, self._field_nbytes, shared_step, self._dtype)
 
     def messages(self, count: int) -> tuple[Message, Message]:

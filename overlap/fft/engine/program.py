@@ -98,7 +98,7 @@ class View:
         return part
 
     def is_like(self, other: View) -> bool:
-        """Whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
+        """Tell whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
         return (
             self.dtype == other.dtype
             and self.shape == other.shape

@@ -152,7 +152,7 @@ class Stage:
                 self._make_sweeps(number, length, lines, direction)
 
     def _units_suit(self) -> bool:
-        """Whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
+        """Tell whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
         along = self._steps.along
         inner = points(self.target_shape[along + 1 :])
         return points(self.target_shape[:along]) == 1 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
@@ -200,7 +200,7 @@ class Stage:
             )
 
     def _gathers(self, source: Box, lines: dict[int, Axis]) -> bool:
-        """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
+        """Tell whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
         first = self._steps.first
         return (
             self.blocks.size == 1
@@ -302,7 +302,7 @@ class Stage:
         program.repeat(body, count, still=RECEIVE)
 
     def _own(self, message: Message, target: View) -> View:
-        """Where the piece goes that stays on the rank."""
+        """Tell where the piece goes that stays on the rank."""
         rank = self.blocks.rank
         if self.straight:
             return target[message.received[rank]]

@@ -177,7 +177,7 @@ class StagedTransform:
 
     @property
     def _late(self) -> DeferredTiles:
-        """What is exchanged late; there is some wherever a task is late, or sets units aside."""
+        """Tell what is exchanged late; there is some wherever a task is late, or sets units aside."""
         assert self._deferred is not None
         return self._deferred
 
@@ -247,7 +247,7 @@ class StagedTransform:
         return [array[number : number + 1] for number in range(len(array))]
 
     def arrays(self, sources: list[ArrayReference], targets: list[ArrayReference]) -> list[list[ArrayReference]]:
-        """Where the fields of a call lie, as `steps` wants it.
+        """Tell where the fields of a call lie, as `steps` wants it.
 
         Parameters
         ----------

@@ -127,14 +127,14 @@ class SweepInPlace:
         return LineTransform(there if self._inside else part, there, 0, forward, effort, streamed=not self._inside)
 
     def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
-        """Where lines lie in scratch memory."""
+        """Tell where lines lie in scratch memory."""
         if self._compact:
             return View.contiguous(SCRATCH, shape, dtype)
         return View.of_lines(SCRATCH, shape, axis, dtype)
 
     @staticmethod
     def suits(shape: tuple[int, ...], axis: int, dtype: np.dtype, cuts: Sequence[slice] = ()) -> bool:
-        """Whether all blocks begin as aligned as FFTW requires, if the array does."""
+        """Tell whether all blocks begin as aligned as FFTW requires, if the array does."""
         itemsize = np.dtype(dtype).itemsize
         outer = int(np.prod(shape[:axis], dtype=int))
         inner = int(np.prod(shape[axis:], dtype=int))

@@ -165,7 +165,7 @@ class Candidates:
         raise NotImplementedError
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
-        """How much of the batch a trial of some settings takes (collective).
+        """Tell how much of the batch a trial of some settings takes (collective).
 
         Enough to fill their pipelines and, if that is more, about that share of the batch; within so
         much memory.
@@ -254,7 +254,7 @@ class PlaneCandidates(Candidates):
         ]
 
     def _times(self, factor: float) -> int:
-        """So many times the usual slices per message, unless their number was requested."""
+        """Return so many times the usual slices per message, unless their number was requested."""
         return self.requested.chunk or max(1, min(self.slices, int(factor * self._size)))
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:

@@ -98,7 +98,7 @@ class Refinement:
         yield from self._again(FINALISTS, FINAL_ROUNDS if len(self._entrants) > 1 else 0)
 
     def _first(self, entrants: list[Settings], calls: int) -> Iterator[int]:
-        """So many calls of each of these."""
+        """Return so many calls of each of these."""
         for settings in entrants:
             self._entrants.append(settings)
             self._times_s.append([])

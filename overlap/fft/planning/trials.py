@@ -101,7 +101,7 @@ class Trials:
         return [entrant for entrant, time_s in zip(entrants, predicted) if time_s <= limit_s]
 
     def count(self, entrants: list[Settings], time_s: float, nbytes: int) -> int:
-        """How much of the batch makes a trial of about so many seconds; see `Candidates.count`."""
+        """Tell how much of the batch makes a trial of about so many seconds; see `Candidates.count`."""
         batch_s = min(map(self.predicted_s, entrants))
         return self.candidates.count(entrants, time_s / batch_s, nbytes)
 

@@ -181,7 +181,7 @@ class _Clock:
         self._started = perf_counter()
 
     def left(self, share: float) -> bool:
-        """Whether less than that share of the budget is spent (collective)."""
+        """Tell whether less than that share of the budget is spent (collective)."""
         spent_s = self._control.maximum(perf_counter() - self._started)
         return spent_s < share * self.budget_s
 

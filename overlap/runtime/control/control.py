@@ -264,7 +264,7 @@ class Control:
         return error
 
     def is_known(self, error: BaseException) -> bool:
-        """Whether all ranks have failed with this exception, and have not met since."""
+        """Tell whether all ranks have failed with this exception, and have not met since."""
         try:
             return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
         except Exception:  # its attributes cannot be asked for: it has no mark, and is told once more

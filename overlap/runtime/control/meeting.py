@@ -65,7 +65,7 @@ class Meeting:
 
     @property
     def has_board(self) -> bool:
-        """Whether words are written to memory that all ranks map."""
+        """Tell whether words are written to memory that all ranks map."""
         return self._board is not None
 
     def minimum(self, numbers: array[int]) -> None:
@@ -133,7 +133,7 @@ class Meeting:
 
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
-    """Whether all ranks share memory, as MPI sees it. Collective."""
+    """Tell whether all ranks share memory, as MPI sees it. Collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     size = node.size
     node.Free()

@@ -62,7 +62,7 @@ class Meets(Protocol):
 
     @property
     def has_board(self) -> bool:
-        """Whether they have."""
+        """Tell whether they have."""
 
     def sum(self, sums: array[int]) -> None:
         """Add up three numbers of all ranks at the board, in place."""

@@ -49,7 +49,7 @@ class AsyncCollectives:
 
     @property
     def broken(self) -> bool:
-        """Whether an exception has ended a collective here: nobody can use the window any more."""
+        """Tell whether an exception has ended a collective here: nobody can use the window any more."""
         return self.made_by.broken
 
     @property

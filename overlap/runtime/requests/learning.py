@@ -69,7 +69,7 @@ class Recorded:
 
 
 def _alike(expected: Request, request: Request) -> bool:
-    """Whether two requests of the same type are the same."""
+    """Tell whether two requests of the same type are the same."""
     if isinstance(expected, Start) and isinstance(request, Start):
         return expected.operation.alike(request.operation)
     if isinstance(expected, Pending) and isinstance(request, Pending):

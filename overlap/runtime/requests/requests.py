@@ -118,7 +118,7 @@ class WaitForSlices(Request):
         return f"wait_for_slices({self.stop}, start={self.start})"
 
     def is_open(self, ended: bytearray) -> bool:
-        """Whether all these slices have ended, given which of the call's have."""
+        """Tell whether all these slices have ended, given which of the call's have."""
         return ended.find(0, self.start, self.stop) < 0
 
 
@@ -227,7 +227,7 @@ async def stagger(number: int, depth: int) -> None:
 
 
 def starts_late(number: int, depth: int) -> bool:
-    """Whether a slice starts one operation late; see `stagger`."""
+    """Tell whether a slice starts one operation late; see `stagger`."""
     return number < depth and number % 2 == 1
 
 
@@ -310,7 +310,7 @@ class AsyncComm(Uncopied):
             self._source.Free()
 
     def same_ranks(self, comm: MPI.Comm) -> bool:
-        """Whether `comm` is an intracommunicator of the same ranks in the same order."""
+        """Tell whether `comm` is an intracommunicator of the same ranks in the same order."""
         return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (MPI.IDENT, MPI.CONGRUENT)
 
     def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:

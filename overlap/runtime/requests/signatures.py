@@ -123,7 +123,7 @@ class MpiCall(Protocol):
         """Its communicator."""
 
     def full_signature(self) -> tuple[Any, ...]:
-        """As of `full_signature`."""
+        """Return what `full_signature` does."""
 
 
 def arguments(operation: MpiCall) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def described(operation: MpiCall) -> str:
 
 
 def alike(one: MpiCall, other: MpiCall) -> bool:
-    """Whether two operations have the same terms; quick where they are spelled alike.
+    """Tell whether two operations have the same terms; quick where they are spelled alike.
 
     Raises
     ------
@@ -266,19 +266,19 @@ def sent(operation: MpiCall) -> int:
 
 
 def has_nobody(operation: MpiCall) -> bool:
-    """Whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
+    """Tell whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
     given = arguments(operation)
     peers = [given[name] for name in ("dest", "source") if name in given]
     return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
 
 
 def is_receive(operation: MpiCall) -> bool:
-    """Whether the operation waits for one message and sends none: it can be cancelled."""
+    """Tell whether the operation waits for one message and sends none: it can be cancelled."""
     return operation.name == "Recv"
 
 
 def is_send(operation: MpiCall) -> bool:
-    """Whether the operation sends one message and waits for none: it only reads its buffer."""
+    """Tell whether the operation sends one message and waits for none: it only reads its buffer."""
     return operation.name in ("Send", "Ssend")
 
 
@@ -316,7 +316,7 @@ def _message(operation: MpiCall, given: dict[str, Any]) -> tuple[str | None, int
 
 
 def is_in_place(buffer: Any) -> bool:
-    """Whether mpi4py takes a buffer to send for that of what is received."""
+    """Tell whether mpi4py takes a buffer to send for that of what is received."""
     return buffer is None or buffer is MPI.IN_PLACE
 
 

@@ -216,7 +216,7 @@ class Executor:
         return True
 
     def _is_well(self, problem: str | None) -> bool:
-        """Whether all ranks are well, as an agreement has found."""
+        """Tell whether all ranks are well, as an agreement has found."""
         if problem:
             self._differ(problem)
         return problem is None
@@ -416,7 +416,7 @@ class Executor:
 
 
 def _is_over(request: Any) -> bool:
-    """Whether MPI has finished with a request, so that its buffers may go."""
+    """Tell whether MPI has finished with a request, so that its buffers may go."""
     try:
         return request.Test()
     except MPI.Exception:

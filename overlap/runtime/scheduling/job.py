@@ -175,7 +175,7 @@ class Job:
                 self._open_gates()
 
     def passes(self, slot: Any, gate: WaitForSlices) -> bool:
-        """Whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
+        """Tell whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
         with self.lock:
             if self._is_open(gate):
                 return True

@@ -135,7 +135,7 @@ class Slot:
 
     @property
     def place(self) -> int:
-        """Where its next item comes in the issue order."""
+        """Tell where its next item comes in the issue order."""
         return self.taken * self._job.depth + self.index
 
     def release_barrier(self) -> None:
@@ -143,7 +143,7 @@ class Slot:
         self._waiting, self._parked = self._parked, self._waiting
 
     def has_parked(self, ordinal: int) -> bool:
-        """Whether this slice waits at the barrier."""
+        """Tell whether this slice waits at the barrier."""
         return any(isinstance(run, Slice) and run.ordinal == ordinal for run in self._parked)
 
     def drop(self) -> None:

@@ -156,7 +156,7 @@ class Waiting:
         job.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
 
     def _idle(self) -> bool:
-        """Whether no step runs, nor is ready to."""
+        """Tell whether no step runs, nor is ready to."""
         return not self._job.running and not self._ready
 
     def quiet(self) -> None:
@@ -307,7 +307,7 @@ class Waiting:
         self._pending.remove(pending)
 
     def forgotten(self) -> bool:
-        """Whether messages are under way that no slice waits for, and that may never meet their other half."""
+        """Tell whether messages are under way that no slice waits for, and that may never meet their other half."""
         return bool(self._pending) and any(
             is_receive(pending.operation) or is_send(pending.operation)
             for pending in self._pending

@@ -122,7 +122,7 @@ class WholeCall:
 
     @property
     def numbers(self) -> list[int]:
-        """What the header has reduced them to.
+        """Tell what the header has reduced them to.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class WholeCall:
 
     @property
     def outcome(self) -> int:
-        """How the last call has ended: OVER, ..."""
+        """Tell how the last call has ended: OVER, ..."""
         return self._words[OUTCOME]
 
     @outcome.setter
@@ -223,7 +223,7 @@ class WholeCall:
 
     @property
     def took_s(self) -> tuple[float, float]:
-        """How long the last call has taken since all ranks had come to it, and how much of that it has computed."""
+        """Tell how long the last call took since all ranks had come to it, and how much of that it computed."""
         began, waited, ended = self._words[BEGAN : ENDED + 1]
         return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
 

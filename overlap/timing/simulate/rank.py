@@ -215,7 +215,7 @@ class Rank:
             self.charge(seconds, mark)
 
     def wake_s(self) -> float:
-        """How late the communicator wakes, as the cores are now."""
+        """Tell how late the communicator wakes, as the cores are now."""
         if self._computing >= self._settings.workers:
             return self.machine.busy_wake_s
         return self.machine.wake_s

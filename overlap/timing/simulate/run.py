@@ -157,7 +157,7 @@ class Prediction:
 
     @property
     def gain(self) -> float:
-        """How many times faster than without overlap."""
+        """Tell how many times faster than without overlap."""
         return self.off_s / self.wall_s
 
     @property

@@ -31,7 +31,7 @@ class Size(Protocol):
 
     @property
     def slices(self) -> int:
-        """How many there are."""
+        """Tell how many there are."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _over(record: Record, key: str) -> str:
-    """How many times the automatic plan's time a column takes."""
+    """Tell how many times the automatic plan's time a column takes."""
     auto_s, other_s = record["auto_s"], record[key]
     return _ratio(other_s / auto_s if auto_s and other_s else None)
 

@@ -146,7 +146,7 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
-    """How many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
+    """Tell how many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
     key = MAIN[record["workload"]][1]
     first = min((one for one in records if one["workers"] == record["workers"]), key=lambda one: one["ranks"])
     return first[key] / record[key]

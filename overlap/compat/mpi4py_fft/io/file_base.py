@@ -38,7 +38,7 @@ class Field(Protocol):
         """The local part."""
 
     def local_slice(self) -> tuple[slice, ...]:
-        """Where that lies in the global array."""
+        """Tell where that lies in the global array."""
 
 
 class FileBase:
