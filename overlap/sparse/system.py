@@ -215,7 +215,7 @@ class System:
         return lambda r, z: self._take("M @ r", M.apply_to(self.outward(r)), z)
 
     def _stored_alike(self, other: Matrix) -> bool:
-        """Tell whether a preconditioner's matrix has the type and order of A, as whatever shares the storage of A has."""
+        """Tell whether a preconditioner's matrix has the type and order of A, as what shares A's storage has."""
         own = self._matrix
         return own is not None and (
             other is own or (other.dtype == own.dtype and np.array_equal(other.order, own.order))
