@@ -2,6 +2,7 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 pytestmark = pytest.mark.usefixtures("openmpi")
 
@@ -12,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("openmpi")
         (3, {}),
         (2, {"in_a_save": True}),
         (4, {"copies": 2, "victims": [1, 2], "kind": "FFT3"}),
-        (4, {"victims": [0, 2]}),
-        (4, {"victims": [1, 2], "lost": [1]}),
+        exhaustive(4, {"victims": [0, 2]}),
+        exhaustive(4, {"victims": [1, 2], "lost": [1]}),
         (2, {"damage": "noticed", "lost": [1]}),
     ],
 )
