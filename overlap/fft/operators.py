@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, together
+from ..arrays import DistArray
 from ..errors import InputError
 
 MOST_ORDER = 64  # of a derivative
@@ -279,7 +279,7 @@ class SpectralOperators:
         """Return k^2 of this rank's modes, and the energy of each mode, of the shape of a local array."""
         self._update()
         spectrum = self._plan.spectrum
-        with together(self._plan.comm):
+        with self._plan.runtime.together("an energy"):
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
@@ -304,7 +304,7 @@ class SpectralOperators:
 
     def _summed(self, local: Any) -> np.ndarray:
         """Add up arrays of all ranks, in the order of the ranks."""
-        parts: list[Any] = self._plan.comm.allgather(np.asarray(local))
+        parts: list[Any] = self._plan.runtime.control.allgather(np.asarray(local))
         found: np.ndarray = np.sum(parts, axis=0)
         return found
 

@@ -57,10 +57,14 @@ USERS_OWN = {
     ("lowlevel/segments.py", "allgather"),
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Alltoallv"),
+    ("arrays/redistribution.py", "Scatterv"),
+    ("arrays/reductions.py", "allgather"),
     ("arrays/storage.py", "Recv"),
     ("arrays/storage.py", "Send"),
     ("arrays/storage.py", "allgather"),
     ("arrays/storage.py", "gather"),
+    ("compat/fluidfft/base.py", "gather"),  # of a DistArray, as below
+    ("compat/fluidfft/base.py", "scatter"),
     ("compat/mpi4py_fft/pencil.py", "allgather"),  # before a runtime is there: what is wrong on one rank, for all
     ("compat/mpi4py_fft/pencil.py", "Alltoallv"),
     ("compat/mpi4py_fft/pencil.py", "Create_cart"),
@@ -75,6 +79,7 @@ ELSEWISE_SAFE = {
     ("halo/halo.py", "Split_type"),
     ("halo/messages.py", "Recv"),
     ("halo/messages.py", "Send"),
+    ("losses.py", "Dup"),
 }
 CONTROL = {"control", "_control", "_collectives"}  # the last ones are `Collectives`, with a deadline of their own
 

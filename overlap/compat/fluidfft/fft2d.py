@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from fluiddyn.calcul.easypyfft import BaseFFT
-from mpi4py import MPI
 
 from ...fft import FFT2
 from .base import PlanFFT
@@ -42,7 +41,7 @@ class FFT2DMPIWithOverlap(PlanFFT, BaseFFT):
 
     def sum_wavenumbers(self, field_fft: np.ndarray) -> float:
         """Sum values of all modes of the whole spectrum (collective)."""
-        return float(self.comm.allreduce(float(np.sum(self._counts * field_fft)), op=MPI.SUM))
+        return self.total(float(np.sum(self._counts * field_fft)))
 
     def compute_energy_from_Fourier(self, fieldK: np.ndarray) -> float:
         """Compute half the mean square of a field of Fourier space (collective)."""
@@ -50,7 +49,7 @@ class FFT2DMPIWithOverlap(PlanFFT, BaseFFT):
 
     def compute_energy_from_spatial(self, fieldX: np.ndarray) -> float:
         """Compute half the mean square of a field of real space (collective)."""
-        total = self.comm.allreduce(float(np.sum(np.square(fieldX))), op=MPI.SUM)
+        total = self.total(float(np.sum(np.square(fieldX))))
         return float(0.5 * total / np.prod(self.get_shapeX_seq()))
 
     compute_energy_from_K = compute_energy_from_Fourier
