@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import InputError, repr_of
 from .distribution import Distribution
-from .partition import length_of
 from .placed import PlacedArray
 from .storage import together
 from .topology import same_ranks
@@ -106,7 +105,7 @@ def _combined(
 
 
 def _bounds(box: Sequence[slice]) -> tuple[tuple[int, int], ...]:
-    return tuple((part.start, part.start + length_of(part)) for part in box)
+    return tuple((part.start, part.stop) for part in box)
 
 
 def _sum(values: Array) -> Any:

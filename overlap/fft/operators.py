@@ -252,12 +252,14 @@ class SpectralOperators:
     def _update(self) -> None:
         """Compute the wavenumbers of this rank's modes, if it has others than before."""
         plan = self._plan
-        modes = plan.wavenumbers()  # of a closed plan: raises
+        plan._check_in_use()
         if self._of_spectrum is plan.spectrum:
             return
+        modes = plan.wavenumbers()
         self._k = tuple(tau / length * mode for length, mode in zip(self.lengths, modes))
         self._odd_k = tuple(np.where(2 * np.abs(mode) == n, 0.0, k) for n, mode, k in zip(self._points, modes, self._k))
         self._square = sum(k**2 for k in self._k)
+        self._counts = 1.0 if plan.real.dtype.kind == "c" else counts_of_half(modes[-1], self._points[-1])
         self._of_spectrum = plan.spectrum
 
     def _times(self, factor: Any, field: DistArray) -> DistArray:
@@ -287,16 +289,8 @@ class SpectralOperators:
             for field in fields:
                 values = np.asarray(field)
                 found += np.square(values.real, dtype=float) + np.square(values.imag, dtype=float)
-        found *= 0.5 * self._weights() * self._mean_square
+        found *= 0.5 * self._counts * self._mean_square
         return np.broadcast_to(self._square, spectrum.shape[-len(self.lengths) :]), found
-
-    def _weights(self) -> Any:
-        """Return how many modes of the whole spectrum each mode stands for: 2 in half a spectrum but at its ends."""
-        plan = self._plan
-        modes = plan.wavenumbers()[-1]
-        if plan.real.dtype.kind == "c":
-            return 1.0
-        return np.where((modes == 0) | (2 * modes == self._points[-1]), 1.0, 2.0)
 
     def _shells(self, smallest: float) -> int:
         largest = sum((tau / length * (n // 2)) ** 2 for n, length in zip(self._points, self.lengths)) ** 0.5
@@ -307,6 +301,11 @@ class SpectralOperators:
         parts: list[Any] = self._plan.runtime.control.allgather(np.asarray(local))
         found: np.ndarray = np.sum(parts, axis=0)
         return found
+
+
+def counts_of_half(modes: np.ndarray, points: int) -> np.ndarray:
+    """Return how many modes of the whole spectrum each mode number of half of it stands for: 2, but at its ends 1."""
+    return np.where((modes == 0) | (2 * modes == points), 1.0, 2.0)
 
 
 def _product(one: np.ndarray, other: np.ndarray) -> np.ndarray:

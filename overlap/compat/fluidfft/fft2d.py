@@ -6,6 +6,7 @@ import numpy as np
 from fluiddyn.calcul.easypyfft import BaseFFT
 
 from ...fft import FFT2
+from ...fft.operators import counts_of_half
 from .base import PlanFFT
 
 
@@ -20,8 +21,7 @@ class FFT2DMPIWithOverlap(PlanFFT, BaseFFT):
     def __init__(self, n0: int = 2, n1: int = 2) -> None:
         PlanFFT.__init__(self, FFT2, (n0, n1), {"order": "transposed"})
         modes = np.arange(n1 // 2 + 1)[self.plan.spectrum.local_slice[0]]
-        halved = (modes == 0) | (2 * modes == n1)
-        self._counts = np.where(halved, 1.0, 2.0)[:, np.newaxis]  # modes of the whole spectrum that each stands for
+        self._counts = counts_of_half(modes, n1)[:, np.newaxis]
 
     def get_is_transposed(self) -> bool:
         """Tell that Fourier space has the axes (x, y)."""
