@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from itertools import chain
 from operator import index
 from typing import Any, NamedTuple
 
@@ -21,7 +20,8 @@ import numpy as np
 from mpi4py import MPI
 
 from .arrays import DistArray, Distribution, placed_as, same_ranks
-from .arrays.distribution import Placed, overlapping, within
+from .arrays.distribution import Placed, within
+from .arrays.redistribution import common, exchange_boxes
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
 from .lowlevel.memory import whole_lines
@@ -330,36 +330,22 @@ class Protected(CollectiveContext):
         """Bring a field to where it is to be: each part comes from the rank that provides it."""
         control, dtype = runtime.control, self._dtypes[number]
         boxes = [places[number].local_slice for places in self._places]
-        owners = range(len(boxes))
-        pieces, sent = [], []
-        for target in targets:
-            some = [
-                part.field(number, self._places[owner], self._dtypes)[within(box, boxes[owner])].reshape(-1)
+        pieces = [
+            [
+                part.field(number, self._places[owner], self._dtypes)[within(box, boxes[owner])]
                 for owner, part in sorted(mine.items())
-                if (box := overlapping(boxes[owner], target.local_slice)) is not None
+                for box in common(boxes[owner], [target.local_slice])
             ]
-            sent.append(sum(piece.nbytes for piece in some))
-            pieces += some
+            for target in targets
+        ]
         here = targets[control.rank]
         coming = [
-            [
-                box
-                for owner in owners
-                if providers[owner] == rank and (box := overlapping(boxes[owner], here.local_slice)) is not None
-            ]
+            common(here.local_slice, [box for box, provider in zip(boxes, providers) if provider == rank])
             for rank in range(control.size)
         ]
-        counts = [[int(np.prod([part.stop - part.start for part in box])) for box in some] for some in coming]
-        send = np.concatenate(pieces) if pieces else np.empty(0, dtype)
-        arrived = np.empty(sum(map(sum, counts)), dtype)
-        received = [sum(some) * dtype.itemsize for some in counts]
+        whole = np.empty(here.shape, dtype)
         with control.exclusive.used("restoring a field"), control.watchdog.watching("restoring a field"):
-            control.comm.Alltoallv([send.view(np.uint8), sent], [arrived.view(np.uint8), received])
-        whole, first = np.empty(here.shape, dtype), 0
-        for area, count in zip(chain(*coming), chain(*counts)):
-            place = within(area, here.local_slice)
-            whole[place] = arrived[first : first + count].reshape(whole[place].shape)
-            first += count
+            exchange_boxes(control.comm, pieces, coming, whole, here)
         return placed_as(DistArray, whole, runtime.comm.source, here)
 
     # ---- the end -----------------------------------------------------------------------------

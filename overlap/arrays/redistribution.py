@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import index as as_integer
 from typing import Any
 
@@ -118,26 +119,51 @@ def redistribute(
             )
         target = np.empty(there.shape, local.dtype)
     everyone = comm.allgather((where.local_slice, there.local_slice))
-    sent = [overlapping(where.local_slice, box) for _, box in everyone]
-    received = [overlapping(there.local_slice, box) for box, _ in everyone]
-    pieces = [
-        np.ascontiguousarray(local[within(box, where.local_slice)]).reshape(-1) for box in sent if box is not None
-    ]
-    send = np.concatenate(pieces) if pieces else np.empty(0, local.dtype)
-    arrived = np.empty(target.size, local.dtype)
-    counts = [
-        [0 if box is None else int(np.prod([length_of(part) for part in box])) for box in boxes]
-        for boxes in (sent, received)
-    ]
-    nbytes = [[count * local.itemsize for count in some] for some in counts]
-    comm.Alltoallv([send.view(np.uint8), nbytes[0]], [arrived.view(np.uint8), nbytes[1]])
-    start = 0
-    for box, count in zip(received, counts[1]):
-        if box is not None:
-            place = within(box, there.local_slice)
-            target[place] = arrived[start : start + count].reshape(target[place].shape)
-            start += count
+    sent = [common(where.local_slice, [box]) for _, box in everyone]
+    received = [common(there.local_slice, [box]) for box, _ in everyone]
+    pieces = [[local[within(box, where.local_slice)] for box in boxes] for boxes in sent]
+    exchange_boxes(comm, pieces, received, target, there)
     return target, comm, there
+
+
+def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tuple[slice, ...]]:
+    """Return what a box of a global array has in common with others, where that is anything."""
+    return [found for other in others if (found := overlapping(box, other)) is not None]
+
+
+def exchange_boxes(
+    comm: Any,
+    pieces: Sequence[Sequence[np.ndarray]],
+    boxes: Sequence[Sequence[Sequence[slice]]],
+    target: np.ndarray,
+    there: Distribution,
+) -> None:
+    """Exchange boxes of a global array (collective).
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    pieces : sequence of sequence of ndarray
+        For each rank, what is sent to it.
+    boxes : sequence of sequence of tuple of slice
+        For each rank, where in the global array that lies which comes from it, in the order in which it sends.
+    target : ndarray
+        The local part at the place `there`, which is filled.
+    there : Distribution
+    """
+    flat = [piece.reshape(-1) for some in pieces for piece in some]
+    send = np.concatenate(flat) if flat else np.empty(0, target.dtype)
+    counts = [[int(np.prod([length_of(part) for part in box])) for box in some] for some in boxes]
+    arrived = np.empty(sum(map(sum, counts)), target.dtype)
+    comm.Alltoallv(
+        [send.view(np.uint8), [sum(piece.nbytes for piece in some) for some in pieces]],
+        [arrived.view(np.uint8), [sum(some) * target.itemsize for some in counts]],
+    )
+    start = 0
+    for box, count in zip(chain(*boxes), chain(*counts)):
+        place = within(box, there.local_slice)
+        target[place] = arrived[start : start + count].reshape(target[place].shape)
+        start += count
 
 
 def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
