@@ -60,16 +60,21 @@ def terminated(comm, wait):
     """sys.exit in a handler of SIGTERM: SystemExit there, a SliceError elsewhere."""
     with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
         sums = Sums(rt)
-        with handling(signal.SIGTERM, lambda *_: sys.exit(3)):
-            for number in (0, 4):
-                noticed = threading.Event()
+        for number in (0, 4):
+            sent, handled = threading.Event(), threading.Event()
 
-                def kill(z):
-                    if comm.rank == comm.size - 1 and z == number and not noticed.is_set():
-                        noticed.set()
-                        os.kill(os.getpid(), signal.SIGTERM)
-                        time.sleep(0.05)
+            def leave(*_):
+                handled.set()
+                sys.exit(3)
 
+            def kill(z):
+                if comm.rank == comm.size - 1 and z == number and not sent.is_set():
+                    sent.set()
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    # A thread that was about to sleep learns of a signal some time later: the slice lasts until then.
+                    assert threading.current_thread() is threading.main_thread() or handled.wait(5)
+
+            with handling(signal.SIGTERM, leave):
                 sums.hook = kill
                 error = outcome(sums.pipeline, range(SLICES))
                 if comm.rank == comm.size - 1:
