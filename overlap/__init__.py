@@ -20,7 +20,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     runtime         slice programs: pipelines of them, and what was traced
       trace         what every thread did, and when
       requests      what slices await, and how ranks agree on it
-      control       where all ranks meet: headers, deadlines, communicators
+      coordinator   where all ranks meet: headers, deadlines, communicators
       scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads

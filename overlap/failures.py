@@ -17,7 +17,7 @@ from .abort import abort
 from .errors import InputError, OverlapError, RankError, RankLost, formatted
 from .losses import guarded
 
-LOOK_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
+POLL_S = 0.005  # between two polls of a rank that waits, of what has failed and how late it is
 _POLLS, _POLLS_SHARED = 1000, 20  # before a rank lets others have its core; where ranks share cores
 _SHORT_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
@@ -103,20 +103,20 @@ class BoundedWait:
             time.sleep(_SLEEP_S)
 
 
-def wait_until(done: Callable[[], bool], look: Callable[[], object], polls: int = 0) -> None:
+def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int = 0) -> None:
     """Wait until something is done; after some polls the core is offered to others, and every few milliseconds `look`
     is called, which may raise.
     """
-    looked = time.monotonic()
+    polled = time.monotonic()
     while not done():
         polls -= 1
         if polls >= 0:
             continue
         os.sched_yield()
         now = time.monotonic()
-        if now - looked > LOOK_S:
-            looked = now
-            look()
+        if now - polled > POLL_S:
+            polled = now
+            poll()
 
 
 def polls_of(comm: MPI.Intracomm) -> int:
@@ -157,13 +157,13 @@ class FailureChannel:
         self._sent, self._received = np.zeros((2, comm.size), np.int64)
         self._requests: list[MPI.Request] = []
 
-    def tell(self, rank: int, content: bytes) -> None:
+    def notify(self, rank: int, content: bytes) -> None:
         """Send a rank a message: a packed `RankFailure`, or what goes with one."""
         self._requests = [request for request in self._requests if not request.Test()]
         self._requests.append(self._comm.Isend([content, MPI.BYTE], rank, self._tag))
         self._sent[rank] += 1
 
-    def heard(self) -> Iterator[tuple[int, bytes]]:
+    def received(self) -> Iterator[tuple[int, bytes]]:
         """Give what has come, and the rank that has sent it."""
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):

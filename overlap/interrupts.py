@@ -4,7 +4,7 @@ A handler that raises (Ctrl-C, an alarm, ``sys.exit`` on SIGTERM) would leave th
 an MPI operation or of a running job, and the other ranks alone. So every Python-level handler is
 wrapped for the time of the call. The wrapper calls the user's handler when Python would, and catches
 what it raises: the first exception fails the job that is running, and is sent to the other ranks with
-the next header (`Control.meet`). It is raised on this rank when the call has come to its end. A
+the next header (`Coordinator.synchronize`). It is raised on this rank when the call has come to its end. A
 handler that does not raise notices nothing. Python runs handlers on the main thread only, so on other
 threads there is nothing to do.
 """

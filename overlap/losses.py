@@ -5,7 +5,7 @@ communication capability", IJHPCA 27, 2013). Calls on a communicator of which a 
 need not do so on all ranks: who waits for a survivor that has seen the error, and has left its call, would wait for
 ever. So every communicator that the library makes for a runtime is *guarded*: the first survivor that sees the loss
 revokes all of them, and whoever waits on any of them, now or later, is given an error too. Who waits in shared memory
-comes to MPI now and then (`Guard.look`).
+comes to MPI now and then (`Guard.poll`).
 
 A guard is kept with its communicators, as an attribute, and goes over to whatever is made of them. The user's
 communicator is not guarded: only duplicates of it are.
@@ -27,14 +27,14 @@ from .errors import ClosedError, RankLost
 
 KNOWN_S = 0.5  # for MPI to tell who is lost, when it has told that somebody is
 OTHER_S = 0.1  # the same, when it has said nothing but that a call has failed
-_LOOK_S = 0.001
+_POLL_S = 0.001
 _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
 Any_comm = TypeVar("Any_comm", bound=MPI.Comm)
 _key: int | None = None
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
-class Waits(Protocol):
+class LossListener(Protocol):
     """What ranks meet at: it is told that one is lost."""
 
     def lose(self, lost: RankLost) -> None:
@@ -64,7 +64,7 @@ class Guard:
         self.lost: RankLost | None = None
         self._remake = remake
         self._comms: list[MPI.Comm] = []
-        self._told: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own = comm
         self._next: Guard | None = None  # of the survivors
         _guards.add(self)
@@ -76,9 +76,9 @@ class Guard:
         self._comms = [one for one in self._comms if one != MPI.COMM_NULL]
         self._comms.append(comm)
 
-    def tell(self, member: Waits) -> None:
+    def register(self, listener: LossListener) -> None:
         """Have something be told of a loss, as long as it is there."""
-        self._told.add(member)
+        self._listeners.add(listener)
 
     def source(self, comm: MPI.Intracomm, other: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
         """Return what a runtime of `comm` talks on: this, or a function that gives what the runtime is to free.
@@ -110,7 +110,7 @@ class Guard:
             return
         lost = None
         try:
-            with Noticing(self, what):
+            with DetectingLoss(self, what):
                 yield
         except RankLost as error:
             lost = error
@@ -141,11 +141,11 @@ class Guard:
                         comm.Revoke()
             self.lost = RankLost(self._lost_ranks(KNOWN_S), self.comm.size, what, self.survivors)
             _end_without_the_launcher()
-            for member in list(self._told):
-                member.lose(self.lost)
+            for listener in list(self._listeners):
+                listener.lose(self.lost)
         return self.lost
 
-    def look(self, what: str) -> None:
+    def poll(self, what: str) -> None:
         """Come to MPI, and raise `RankLost` if a rank is lost: for who waits for something that is not MPI's."""
         try:
             self.comm.Iprobe()
@@ -166,7 +166,7 @@ class Guard:
             every.Free()
             if ranks or perf_counter() > end:
                 return ranks
-            sleep(_LOOK_S)
+            sleep(_POLL_S)
 
     def survivors(self) -> Any:
         """Make a runtime of the ranks that are left (collective over them)."""
@@ -180,7 +180,7 @@ class Guard:
         return self._remake(self._next.comm)
 
 
-class Noticing:
+class DetectingLoss:
     """The time in which ranks talk on a communicator that may be guarded: a ``with`` block.
 
     Raises
@@ -209,9 +209,9 @@ class Noticing:
                 raise lost from error
 
 
-def noticing(comm: MPI.Comm, what: str) -> Noticing:
+def detecting_loss(comm: MPI.Comm, what: str) -> DetectingLoss:
     """Raise `RankLost` where MPI fails because a rank of a guarded communicator is lost: a ``with`` block."""
-    return Noticing(guard_of(comm), what)
+    return DetectingLoss(guard_of(comm), what)
 
 
 def guard_of(comm: MPI.Comm) -> Guard | None:
@@ -243,7 +243,7 @@ def _at_exit() -> None:
     if not MPI.Is_finalized():
         for guard in [one for one in _guards if one.comm != MPI.COMM_NULL]:
             with suppress(MPI.Exception, RankLost):
-                guard.look("the end of the process")
+                guard.poll("the end of the process")
 
 
 def tolerates() -> bool | None:

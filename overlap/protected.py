@@ -26,8 +26,8 @@ from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
 from .lowlevel.memory import whole_lines
 from .runtime import Runtime
-from .runtime.control.hot_wait import wait_for
-from .runtime.control.own_control import OwnControl
+from .runtime.coordinator.hot_wait import wait_for
+from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 _TAG = 11
 _MOST_NBYTES = 2**30  # of a message
@@ -133,16 +133,18 @@ class Protected(CollectiveContext):
     ) -> None:
         given = [fields] if isinstance(fields, DistArray) else list(fields)
         comm = _communicator(given)
-        self._control = control = OwnControl(comm, deadline_s)
-        with control.together("protecting fields", control.close):
-            control.check("protecting fields", _problem(given, comm, copies), copies=_shown(copies), fields=len(given))
+        self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
+        with coordinator.collective_section("protecting fields", coordinator.close):
+            coordinator.check(
+                "protecting fields", _problem(given, comm, copies), copies=_shown(copies), fields=len(given)
+            )
             self._fields, self.copies = given, index(copies)
             self._dtypes = [field.dtype for field in given]
             self._whole_shapes = [field.global_shape for field in given]
-            everyone = control.allgather((MPI.Get_processor_name(), [field.distribution for field in given]))
+            everyone = coordinator.allgather((MPI.Get_processor_name(), [field.distribution for field in given]))
             self._places = [places for _, places in everyone]
             nodes = [name for name, _ in everyone]
-            size, rank = control.size, control.rank
+            size, rank = coordinator.size, coordinator.rank
             shifts = _shifts(nodes, self.copies)
             self._partners = [(rank + shift) % size for shift in shifts]
             self._owners = [rank, *((rank - shift) % size for shift in shifts)]  # of what is kept here
@@ -151,7 +153,7 @@ class Protected(CollectiveContext):
             self._far = [nodes[partner] != nodes[rank] for partner in self._partners]
         self._saves = 0
         self._requests: list[MPI.Request] = []
-        if control.size > 1:
+        if coordinator.size > 1:
             self._begun()
 
     def _nbytes(self, rank: int) -> int:
@@ -169,10 +171,10 @@ class Protected(CollectiveContext):
             f"rank {partner} ({'another' if far else 'the same'} node)"
             for partner, far in zip(self._partners, self._far)
         )
-        own = self._nbytes(self._control.rank)
+        own = self._nbytes(self._coordinator.rank)
         return (
-            f"{len(self._dtypes)} field(s), {own / 2**20:.1f} MiB of them on rank {self._control.rank}, whose copies "
-            f"are kept by {partners or 'nobody'}; {self.nbytes / 2**20:.1f} MiB here: {_GENERATIONS} saves of "
+            f"{len(self._dtypes)} field(s), {own / 2**20:.1f} MiB of them on rank {self._coordinator.rank}, whose "
+            f"copies are kept by {partners or 'nobody'}; {self.nbytes / 2**20:.1f} MiB here: {_GENERATIONS} saves of "
             f"{self.copies + 1} parts; {self._saves} saved so far"
         )
 
@@ -211,13 +213,13 @@ class Protected(CollectiveContext):
         """
         self.check_open()
         self.wait()
-        control = self._control
+        coordinator = self._coordinator
         # Behind this header all ranks have the save before, so the one before that may go.
-        control.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
+        coordinator.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
         mine, *others = self._parts[self._saves % _GENERATIONS]
         self._saves += 1
         sources = self._owners[1:]
-        with control.watching("the beginning of a save") as comm:
+        with coordinator.watching("the beginning of a save") as comm:
             for part, source in zip(others, sources):
                 self._requests += [comm.Irecv(message, source, _TAG) for message in part.messages()]
             mine.fill(self._fields, index(step))
@@ -227,7 +229,7 @@ class Protected(CollectiveContext):
     def test(self) -> bool:
         """Let the save that has begun go on, and tell whether it has ended here."""
         self.check_open()
-        with self._control.watching("a save"):
+        with self._coordinator.watching("a save"):
             if self._requests and MPI.Request.Testall(self._requests):
                 self._requests = []
         return not self._requests
@@ -235,13 +237,13 @@ class Protected(CollectiveContext):
     def wait(self) -> None:
         """Wait until this rank has sent and received what belongs to the save that has begun."""
         if self._requests:
-            with self._control.watching("a save"):
+            with self._coordinator.watching("a save"):
                 wait_for(lambda: MPI.Request.Testall(self._requests))
             self._requests = []
 
     def _changed(self) -> str | None:
         """Say which field is not as it was, or None."""
-        mine = self._places[self._control.rank]
+        mine = self._places[self._coordinator.rank]
         for number, (field, place, dtype) in enumerate(zip(self._fields, mine, self._dtypes)):
             if field.distribution != place or field.dtype != dtype:
                 return (
@@ -276,23 +278,23 @@ class Protected(CollectiveContext):
         RankLost
             Another rank was lost meanwhile. Restore again, with the next runtime.
         """
-        control = runtime.control
-        with runtime.together("restoring fields"):
+        coordinator = runtime.coordinator
+        with runtime.collective_section("restoring fields"):
             places, problem = self._targets(runtime, like)
             runtime.preflight(problem or (None if self._saves else "expected a save before, received none"))
             kept = [(owner, part) for parts in self._parts for owner, part in zip(self._owners, parts)]
             steps = [part.whole() for _, part in kept]
-            everyone = control.allgather(
+            everyone = coordinator.allgather(
                 ([(owner, step) for (owner, _), step in zip(kept, steps) if step is not None], places)
             )
         step, providers = _newest([held for held, _ in everyone], len(self._places))  # or raises, on all ranks
         mine = {
             owner: part
             for (owner, part), found in zip(kept, steps)
-            if found == step and providers[owner] == control.rank
+            if found == step and providers[owner] == coordinator.rank
         }
         targets = [theirs for _, theirs in everyone]
-        with runtime.together("bringing fields back"):
+        with runtime.collective_section("bringing fields back"):
             fields = [
                 self._brought(runtime, number, mine, providers, [theirs[number] for theirs in targets])
                 for number in range(len(self._dtypes))
@@ -328,7 +330,7 @@ class Protected(CollectiveContext):
         targets: list[Distribution],
     ) -> DistArray:
         """Bring a field to where it is to be: each part comes from the rank that provides it."""
-        control, dtype = runtime.control, self._dtypes[number]
+        coordinator, dtype = runtime.coordinator, self._dtypes[number]
         boxes = [places[number].local_slice for places in self._places]
         pieces = [
             [
@@ -338,14 +340,14 @@ class Protected(CollectiveContext):
             ]
             for target in targets
         ]
-        here = targets[control.rank]
+        here = targets[coordinator.rank]
         coming = [
             common(here.local_slice, [box for box, provider in zip(boxes, providers) if provider == rank])
-            for rank in range(control.size)
+            for rank in range(coordinator.size)
         ]
         whole = np.empty(here.shape, dtype)
-        with control.exclusive.used("restoring a field"), control.watchdog.watching("restoring a field"):
-            exchange_boxes(control.comm, pieces, coming, whole, here)
+        with coordinator.exclusive.used("restoring a field"), coordinator.watchdog.watching("restoring a field"):
+            exchange_boxes(coordinator.comm, pieces, coming, whole, here)
         return placed_as(DistArray, whole, runtime.comm.source, here)
 
     # ---- the end -----------------------------------------------------------------------------
@@ -357,11 +359,11 @@ class Protected(CollectiveContext):
         self.freed = True
         self._over()
         try:
-            if self._control.left is None:
+            if self._coordinator.left is None:
                 self.wait()
         finally:
             self._parts = []
-            self._control.close()
+            self._coordinator.close()
 
 
 def _communicator(fields: list[Any]) -> MPI.Intracomm:

@@ -27,3 +27,19 @@ def old_names(module: str, **new_names: str) -> Callable[[str], Any]:
         return getattr(sys.modules[module], new)
 
     return find
+
+
+def old_method(name: str, new: str) -> Any:
+    """Make the property of a class that finds a method by its old name.
+
+    Parameters
+    ----------
+    name, new : str
+        The old name, and the new one.
+    """
+
+    def find(owner: object) -> Any:
+        warn(f"{type(owner).__name__}.{name} is called {new} now", DeprecationWarning, stacklevel=2)
+        return getattr(owner, new)
+
+    return property(find, doc=f"Old name of `{new}`.")

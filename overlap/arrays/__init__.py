@@ -12,7 +12,7 @@ from .partition import block, chunks, complement, intersect, length_of, mode_seg
 from .placed import placed_as
 from .redistribution import gather, scatter
 from .stages import StageAxes, axis_names, ffts_along, stages
-from .storage import parts_on_rank_0, together
+from .storage import collective_section, parts_on_rank_0
 from .topology import coordinates, same_ranks, subcomms
 from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
@@ -35,6 +35,7 @@ __all__ = [
     "box_shape",
     "checked",
     "chunks",
+    "collective_section",
     "combined",
     "complement",
     "contiguous",
@@ -58,7 +59,6 @@ __all__ = [
     "shares",
     "stages",
     "subcomms",
-    "together",
 ]
 
 __getattr__ = old_names(__name__, Message="MessageBoxes", Stage="StageAxes")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
-from ..losses import noticing
+from ..losses import detecting_loss
 from ..masks import refuse_masks
 from . import redistribution, reductions, storage
 from .distribution import Distribution, Placed
@@ -276,7 +276,7 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
-        with self._known("gathering an array") as (comm, where), storage.together(comm) as agreed:
+        with self._known("gathering an array") as (comm, where), storage.collective_section(comm) as agreed:
             scales = storage.axes_of(where, name, dims, coords)
             agreed.update(storage.described(name, scales))
             if comm.rank == root:
@@ -302,5 +302,5 @@ class DistArray(PlacedArray):
             )
         if is_freed(self.comm):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
-        with noticing(self.comm, what):
+        with detecting_loss(self.comm, what):
             yield self.comm, self._where

@@ -41,14 +41,14 @@ class Layout:
     weights : tuple of numbers or None
         One per rank, what its share shall be in proportion to; None: even shares. On a grid of several dimensions
         a coordinate weighs what its ranks weigh together: shares are products of those along the dimensions.
-    together : tuple of int
-        For every axis how many indices stay together: shares begin at multiples of it. Empty: single ones.
+    multiples : tuple of int
+        For every axis the number of which every share begins at a multiple. Empty: single ones.
     """
 
     splits: tuple[int | None, ...]
     grid: tuple[int, ...]
     weights: Weights = None
-    together: tuple[int, ...] = ()
+    multiples: tuple[int, ...] = ()
 
     @property
     def even(self) -> Layout:
@@ -66,7 +66,7 @@ class Layout:
         weights = self.weights
         if weights is not None and len(self.grid) > 1:
             weights = combined(weights, [coordinates(rank, self.grid)[dimension] for rank in range(len(weights))])
-        length, each = shape[axis], self.together[axis] if self.together else 1
+        length, each = shape[axis], self.multiples[axis] if self.multiples else 1
         return [
             slice(min(each * part.start, length), min(each * part.stop, length))
             for part in block(-(-length // each), self.grid[dimension], weights)

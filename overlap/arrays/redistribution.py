@@ -14,7 +14,7 @@ from ..masks import refuse_masks
 from .distribution import Distribution, Placed, overlapping, part_of, within
 from .exchange import mpi_type
 from .partition import length_of
-from .storage import together
+from .storage import collective_section
 from .topology import same_ranks
 from .weights import checked
 
@@ -23,7 +23,7 @@ def gather(
     comm: Any, local: np.ndarray, where: Distribution, root: int, index: Sequence[int | slice] | None
 ) -> np.ndarray | None:
     """Bring the global array, or a part of it, to one rank (collective); see `DistArray.gather`."""
-    with together(comm) as agreed:
+    with collective_section(comm) as agreed:
         target = _root(root, comm)
         wanted = _indices(index, where)
         try:
@@ -46,7 +46,7 @@ def gather(
 def scatter(comm: Any, array: Any, where: Distribution, dtype: np.dtype[Any], root: int) -> np.ndarray:
     """Send every rank its part of a global array that one rank has (collective); see `ArraySpec.scatter`."""
     whole = np.empty(0, dtype)
-    with together(comm) as agreed:
+    with collective_section(comm) as agreed:
         source = _root(root, comm)
         if comm.rank == source:
             refuse_masks(array=array)
@@ -104,7 +104,7 @@ def redistribute(
     where : Distribution
         Its place.
     """
-    with together(comm) as agreed:
+    with collective_section(comm) as agreed:
         if isinstance(axes, Placed):
             there = _place_of(axes, comm, where)
             agreed.update(global_shape=where.global_shape, dtype=local.dtype.str)

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError, repr_of
 from .distribution import Distribution
 from .placed import PlacedArray
-from .storage import together
+from .storage import collective_section
 from .topology import same_ranks
 
 _WIDE = {"f": np.float64, "c": np.complex128}
@@ -85,7 +85,7 @@ def _combined(
     InputError, RankError
         On all ranks.
     """
-    with together(comm) as common:
+    with collective_section(comm) as common:
         if problem is None and empty:
             problem = f"expected an array with elements, received one of global shape {where.global_shape}"
         if problem is not None:

@@ -64,7 +64,7 @@ def save(
     coords: Mapping[str, ArrayLike] | None,
 ) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
-    with together(comm) as agreed:
+    with collective_section(comm) as agreed:
         import h5py
 
         axes = axes_of(where, name, dims, coords)
@@ -77,7 +77,7 @@ def save(
 
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
-    with together(comm):
+    with collective_section(comm):
         import h5py
 
         with h5py.File(path, "r") as file:
@@ -94,7 +94,7 @@ def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
 def _save_on_rank_0(
     comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
 ) -> None:
-    with together(comm), parts_on_rank_0(comm, local, where.local_slice) as parts:
+    with collective_section(comm), parts_on_rank_0(comm, local, where.local_slice) as parts:
         if parts is None:
             return
         with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
@@ -153,10 +153,10 @@ def _save_in_parallel(
 ) -> None:
     """Write with all ranks at once, to a file beside `path` that rank 0 renames at the end."""
     partial = Path(os.fspath(path) + ".partial")
-    with together(comm), _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data:
+    with collective_section(comm), _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data:
         if local.size:
             data[where.local_slice] = local
-    with together(comm):
+    with collective_section(comm):
         if comm.rank == 0:
             os.replace(partial, path)
 
@@ -178,7 +178,7 @@ def _created(
 
 
 @contextmanager
-def together(comm: Any) -> Iterator[dict[str, Any]]:
+def collective_section(comm: Any) -> Iterator[dict[str, Any]]:
     """Do something that may fail on some ranks, and then fail on all of them: a ``with`` block (collective).
 
     The block is left on all ranks, so messages inside of it must go on after a failure.

@@ -14,7 +14,7 @@ from ..errors import InputError, repr_of
 from ..failures import polls_of
 from ..freed import CollectiveContext
 from ..interrupts import held_signals
-from ..losses import guarded, noticing
+from ..losses import detecting_loss, guarded
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..masks import mask_problem
 from . import buffers
@@ -96,7 +96,7 @@ class Collectives(CollectiveContext):
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
         try:
-            with held_signals(), noticing(comm, "making collectives"):
+            with held_signals(), detecting_loss(comm, "making collectives"):
                 self._make(comm, max_nbytes, deadline_s)
         except BaseException as error:
             if hasattr(self, "_slow_path"):  # a signal handler's, when the other ranks have made theirs

@@ -90,7 +90,7 @@ class InterNodeTransport(CollectiveTransport):
         self._answers: dict[int, _Note] = {}
         self._buffers: list[MessageBuffer] = []
         self._sent_to, self._received_from = np.zeros((2, comm.size), np.int64)
-        self._told = False
+        self._notified = False
         state[[MPI_START, MPI_TEST]] = mpi_function("Start"), mpi_function("Test")
 
     @property
@@ -111,17 +111,17 @@ class InterNodeTransport(CollectiveTransport):
             buffer.request.Free()
         self._buffers.clear()
 
-    def tell(self, failure: RankFailure) -> None:
+    def notify(self, failure: RankFailure) -> None:
         """Tell the ranks of other nodes that this one has failed, and why, once: it leaves messages under way."""
-        if not self._told:
-            self._told = True
+        if not self._notified:
+            self._notified = True
             _abandoned.append(self)
             for rank in self._far:
                 self._note(rank, _FAILED, 0, NOTHING, failure.packed())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the notes that have come, and answer questions."""
-        for rank, packed in self._notes.heard():
+        for rank, packed in self._notes.received():
             note = _Note(*np.frombuffer(packed, np.int64, len(_Note._fields)).tolist())
             if note.kind == _FAILED:
                 self._failed[rank] = note, RankFailure.unpacked(packed[8 * len(note) :])
@@ -149,7 +149,7 @@ class InterNodeTransport(CollectiveTransport):
         None
             The message may still come, or be taken.
         """
-        self.look()
+        self.poll()
         if rank in self._failed:
             note, failure = self._failed[rank]
             return None if self._possible(rank, coming, note) else failure
@@ -171,7 +171,7 @@ class InterNodeTransport(CollectiveTransport):
     def _note(self, rank: int, kind: int, number: int, agreed: int, more: bytes = b"") -> None:
         """Send a note to a rank."""
         note = _Note(kind, number, agreed, int(self._sent_to[rank]), int(self._received_from[rank]))
-        self._notes.tell(rank, np.array(note, np.int64).tobytes() + more)
+        self._notes.notify(rank, np.array(note, np.int64).tobytes() + more)
 
     def free(self) -> None:
         """Free the communicator (collective).

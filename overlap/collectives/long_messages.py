@@ -100,14 +100,14 @@ class LongMessages(CollectiveTransport):
         """Wait for MPI. That is a round: so a rank that has failed in it is told from one that has failed after it."""
         number = protocol.begin(self._state, protocol.NOTHING)
 
-        def look() -> None:
+        def poll() -> None:
             for rank in range(self._comm.size):
                 done = protocol.segment(self._state, rank) + protocol.DONE
                 if protocol.never(self._state, rank, done, number):
                     self._window.follow(rank)
             self._bounded.check(number, "a collective", lambda: "another rank of the node")
 
-        wait_until(request.Test, look)
+        wait_until(request.Test, poll)
         protocol.finish(self._state, number, False)
 
     def _learn(self, kind: int) -> None:

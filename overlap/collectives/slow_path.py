@@ -17,7 +17,7 @@ from mpi4py import MPI
 from ..errors import InputError
 from ..failures import BoundedWait, RankFailure
 from ..freed import closed_error
-from ..losses import Noticing
+from ..losses import DetectingLoss
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
@@ -32,14 +32,14 @@ class CollectiveTransport:
         """Do one, or prepare it, with the arguments that `chains.collective` names."""
         raise NotImplementedError
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Answer what ranks ask that do not see the window."""
 
     def never(self, rank: int, coming: bool) -> RankFailure | int | None:
         """Tell why a message from a rank never comes, or one to it is never taken."""
         return None
 
-    def tell(self, failure: RankFailure) -> None:
+    def notify(self, failure: RankFailure) -> None:
         """Tell ranks that do not see the window that this one has failed, and why; once."""
 
     def free(self) -> None:
@@ -78,7 +78,7 @@ class SlowPath:
     def __call__(self, reason: int, detail: int) -> None:
         guard = self._window.guard
         if guard is not None and reason in _WAITS:
-            guard.look("a collective")
+            guard.poll("a collective")
         if reason == protocol.WAITING:
             self._wait(f"rank {self._ranks[detail]} of the node")
         elif reason == protocol.GONE:
@@ -98,7 +98,7 @@ class SlowPath:
             self._tell()
         elif reason == protocol.FAULT:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
-                with Noticing(guard, "a collective"):
+                with DetectingLoss(guard, "a collective"):
                     raise error
         else:
             self.refuse(f"{self._problem(detail)} (rank {self._rank})")
@@ -134,7 +134,7 @@ class SlowPath:
         """Tell ranks that do not see the window of what has failed here."""
         self._window.spoil()
         if not self._window.closed and self._window.lost is None:
-            self._carrier.tell(self._window.failure())
+            self._carrier.notify(self._window.failure())
 
     def _wait_far(self, rank: int, coming: bool) -> None:
         why = self._carrier.never(rank, coming)
@@ -148,7 +148,7 @@ class SlowPath:
         self._wait(f"rank {rank} of another node")
 
     def _wait(self, who: str) -> None:
-        self._carrier.look()
+        self._carrier.poll()
         number = int(self._state[protocol.ROUND])
         self._bounded.check(number, f"collective {number}", lambda: who)
 

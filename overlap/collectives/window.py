@@ -65,7 +65,7 @@ class Window:
         protocol.set_mark(self._bases[comm.rank], 0)  # compiled now, not when something has failed
         comm.Barrier()  # nobody writes to a segment that is not empty yet
         if self.guard is not None:
-            self.guard.tell(self)
+            self.guard.register(self)
 
     def new_state(self, rank: int, bases: list[int], limit: int) -> np.ndarray:
         """Return the state of one of several ranks, given the addresses of their segments, and a limit of messages'

@@ -11,13 +11,13 @@ import numpy as np
 from ..arrays import (
     DistArray,
     Distribution,
+    collective_section,
     mask_problem,
     overlaps_itself,
     placed_as,
     refuse_masks,
     same_ranks,
     scatter,
-    together,
 )
 from ..errors import InputError
 from .engine.fftw import empty
@@ -205,7 +205,7 @@ class ArraySpec:
             On all ranks: the function fails on some rank, or returns what does not fit there.
         """
         filled = self.empty()
-        with together(self.comm) as agreed:
+        with collective_section(self.comm) as agreed:
             coordinates = self.grid(lengths)
             agreed.update(lengths=box_lengths(lengths, self.dimensions))
             values = np.asarray(function(*coordinates))

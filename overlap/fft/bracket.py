@@ -128,10 +128,10 @@ class Bracket(Plan):
         with self._making():
             arrays, requested, path, problem = self._options(layout, settings, tuning)
             sizes: Any = integers(shape)
-            control = self.runtime.control
-            members = control.ranks_of(self.comm)
+            coordinator = self.runtime.coordinator
+            members = coordinator.ranks_of(self.comm)
             # Other ranks of the runtime may work on other shapes.
-            everyone = control.allgather((members, sizes, arrays))
+            everyone = coordinator.allgather((members, sizes, arrays))
             same = [others for theirs, *others in everyone if theirs == members]
             kinds = [(len(theirs or ()), *others) for theirs, *others in everyone]
             alike = kinds == kinds[:1] * len(kinds)
@@ -177,13 +177,13 @@ class Bracket(Plan):
             self.transform = _transform(self)
             self._keep("bracket", self.transform, _transform)
             # A runtime may have several of them, on a part of its ranks each: all measure if one does.
-            if control.maximum(int(self._measures)):
+            if coordinator.maximum(int(self._measures)):
                 self._balanced()
 
     def _place(self) -> None:
         slices, *modes = self.shape
         # Planes stay in pairs, whose brackets travel to Fourier space together.
-        layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, together=(1, 2, 1, 1))
+        layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, multiples=(1, 2, 1, 1))
         source = SourceArray(layout, (1, *modes), (self.comm.rank,), np.dtype(complex), contiguous=True)
         self._stages = exchanging_stages(source)
         self.rows = layout.local_slice(source.shape, source.coordinates)[KY]

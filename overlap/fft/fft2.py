@@ -17,7 +17,7 @@ from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, Plan
 from .field_transform import BatchTransform
 from .fourier import FourierPlan
 from .function import Function
-from .planning.search import adopt
+from .planning.search import use_settings
 from .pointwise import Pointwise
 from .transform import Transform
 
@@ -105,7 +105,7 @@ class FFT2(FourierPlan):
 
     def _choose(self, name: str, transform: Transform) -> None:
         if name == "backward" and self.forward.trials:
-            adopt(transform, self._requested, self.forward.settings)
+            use_settings(transform, self._requested, self.forward.settings)
         else:
             super()._choose(name, transform)
 

@@ -185,7 +185,7 @@ class FieldTransform(Fields):
         return targets_fit(outputs, self.outputs)
 
     def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
-        alone = self.runtime.control.size == 1
+        alone = self.runtime.coordinator.size == 1
         if not self._is_short(inputs, outputs):
             return None
         if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):

@@ -159,18 +159,18 @@ def _transform(
     """Do what any of the functions does."""
     # Ranks whose array knows its communicator meet there: all of them are told if one was given another for `comm`.
     own = x.comm if isinstance(x, DistArray) else None
-    meeting = comm if own is None else own
-    if not isinstance(meeting, MPI.Intracomm) or meeting == MPI.COMM_NULL:
+    rendezvous = comm if own is None else own
+    if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
-    plans = _plans.of(meeting)
+    plans = _plans.of(rendezvous)
     base = plans.runtime(1)  # whatever is asked for: ranks that ask for different things must meet somewhere
-    with base.together(f"transforming an array, {kind.name}"):  # what is wrong on one rank is refused on all
-        if comm is not None and not same_ranks(comm, meeting):
+    with base.collective_section(f"transforming an array, {kind.name}"):  # what is wrong on one rank is refused on all
+        if comm is not None and not same_ranks(comm, rendezvous):
             raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
         if problem := mask_problem(x=x):
             raise InputError(problem)
         array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
-        request = _request(kind, array, meeting.size, s, axes, norm, workers, split)
+        request = _request(kind, array, rendezvous.size, s, axes, norm, workers, split)
         base.preflight(**request.agreed())
         shape, dtype = _real_space(kind, request, base)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
@@ -262,9 +262,9 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
     if request.where is not None:
         return request.where.global_shape
     shape, axis = request.shape, request.split
-    lengths = runtime.control.allgather(shape[axis])
+    lengths = runtime.coordinator.allgather(shape[axis])
     total = sum(lengths)
-    if lengths != [part.stop - part.start for part in block(total, runtime.control.size)]:
+    if lengths != [part.stop - part.start for part in block(total, runtime.coordinator.size)]:
         raise InputError(
             f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
             f"received {lengths}"

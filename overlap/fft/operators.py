@@ -281,7 +281,7 @@ class SpectralOperators:
         """Return k^2 of this rank's modes, and the energy of each mode, of the shape of a local array."""
         self._update()
         spectrum = self._plan.spectrum
-        with self._plan.runtime.together("an energy"):
+        with self._plan.runtime.collective_section("an energy"):
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
@@ -298,7 +298,7 @@ class SpectralOperators:
 
     def _summed(self, local: Any) -> np.ndarray:
         """Add up arrays of all ranks, in the order of the ranks."""
-        parts: list[Any] = self._plan.runtime.control.allgather(np.asarray(local))
+        parts: list[Any] = self._plan.runtime.coordinator.allgather(np.asarray(local))
         found: np.ndarray = np.sum(parts, axis=0)
         return found
 

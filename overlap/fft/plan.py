@@ -23,7 +23,7 @@ from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.plan_cache import PlanCache, Tuning, path_of
-from .planning.search import adopt, choose
+from .planning.search import choose, use_settings
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
@@ -113,7 +113,7 @@ class Plan(Resource):
         with held_signals(), ExitStack() as closing:
             self._let_go(closing)
         # A runtime that others use too stays open: it only tells what has happened here.
-        return self.runtime._fail(error) if self._owns_runtime else self.runtime.control.tell(error)
+        return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
@@ -151,7 +151,7 @@ class Plan(Resource):
             On all ranks, when an argument is bad or the file cannot be written.
         """
         self._check_in_use()
-        with self.runtime.together("tuning a plan"):
+        with self.runtime.collective_section("tuning a plan"):
             self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
@@ -196,7 +196,7 @@ class Plan(Resource):
             On all ranks, when an array is not one of the plan's.
         """
         self._check_in_use()
-        with self.runtime.together("balancing a plan"):
+        with self.runtime.collective_section("balancing a plan"):
             sides = [
                 next(
                     (
@@ -231,12 +231,12 @@ class Plan(Resource):
         """Find the speeds of all ranks, and take them as weights where that pays (collective)."""
         self._before_tuning_or_balancing()
         alive = self._alive()
-        everyone = self.runtime.control.allgather((computing_s(alive), self._share()))
-        members: Any = self.runtime.control.ranks_of(self.comm)
+        everyone = self.runtime.coordinator.allgather((computing_s(alive), self._share()))
+        members: Any = self.runtime.coordinator.ranks_of(self.comm)
         times_s, shares = zip(*(everyone[rank] for rank in members))
         speeds, pays = speeds_of(times_s, shares)
         pays = self.comm.size > 1 and pays
-        if not self.runtime.control.maximum(int(pays)):
+        if not self.runtime.coordinator.maximum(int(pays)):
             return Balance(speeds, self._weights, False, 1.0)
         before, before_s = self._weights, whole_s(alive)
         self._reshare(weights_of(speeds) if pays else before, alive)
@@ -275,7 +275,7 @@ class Plan(Resource):
         """Return the transforms that no rank has dropped, in the order they were made in (collective)."""
         held = dict(self._transforms)
         here = np.array([number in held for number in range(self._made)])
-        everywhere = np.logical_and.reduce(self.runtime.control.allgather(here))
+        everywhere = np.logical_and.reduce(self.runtime.coordinator.allgather(here))
         return [held[number] for number, all_hold in enumerate(everywhere) if all_hold]
 
     def _options(
@@ -314,7 +314,7 @@ class Plan(Resource):
 
     def _making(self) -> AbstractContextManager[None]:
         """While the constructor runs: what fails on one rank fails on all, and frees what was made."""
-        return self.runtime.together(f"making a plan, {self._kind}", self.close)
+        return self.runtime.collective_section(f"making a plan, {self._kind}", self.close)
 
     @contextmanager
     def _adding(self, what: str) -> Iterator[None]:
@@ -328,7 +328,7 @@ class Plan(Resource):
                     transform.release()
             self._made = made  # the numbers stay alike on all ranks
 
-        with self.runtime.together(what, undo):
+        with self.runtime.collective_section(what, undo):
             yield
 
     def _check_in_use(self) -> None:
@@ -349,7 +349,7 @@ class Plan(Resource):
         found = self._tuning.settings(name)
         if found is not None:
             transform.tuned = found[1]
-            adopt(transform, self._requested, found[0])
+            use_settings(transform, self._requested, found[0])
         else:
             choose(transform, self._requested, self._memory)
 

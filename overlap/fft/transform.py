@@ -249,7 +249,7 @@ class Transform(Uncopied):
             tuned = "; chosen by the model, compared with others in the next calls"
         load = self.load
         if load.calls:
-            tuned += f"; rank {self.runtime.control.rank} {load}"
+            tuned += f"; rank {self.runtime.coordinator.rank} {load}"
         return f"{self.name}: {self.settings}; {self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}"
 
     @property
@@ -285,7 +285,7 @@ class Transform(Uncopied):
             On all ranks, when the budget is no positive number or differs between ranks.
         """
         self.check_in_use()
-        with self.runtime.together("tuning a transform"):
+        with self.runtime.collective_section("tuning a transform"):
             self.runtime.preflight(budget_problem(budget_s, progress), budget_s=budget_s)
             tune(self, budget_s, progress)
         assert self.tuned is not None

@@ -14,7 +14,7 @@ from ..arrays.blocks import Blocks
 from ..arrays.speeds import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
 from ..arrays.weights import Weights, checked
 from ..compiled import njit
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 _COUNT = 2**20  # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
 
@@ -57,36 +57,36 @@ def agreed_blocks(
     >>> blocks.size == comm.size
     True
     """
-    control = OwnControl(comm, deadline_s)
-    with control.together("making blocks", control.close):
-        blocks = Blocks(shape, grid, weights=agreed_weights(control, weights), **geometry)
-        control.check(
+    coordinator = StandaloneCoordinator(comm, deadline_s)
+    with coordinator.collective_section("making blocks", coordinator.close):
+        blocks = Blocks(shape, grid, weights=agreed_weights(coordinator, weights), **geometry)
+        coordinator.check(
             "making blocks",
             None if blocks.size == comm.size else f"expected a grid of {comm.size} ranks, received {blocks.grid}",
             blocks=vars(blocks),
         )
-    control.close()
+    coordinator.close()
     return blocks
 
 
-def agreed_weights(control: OwnControl, given: Any) -> Weights:
+def agreed_weights(coordinator: StandaloneCoordinator, given: Any) -> Weights:
     """Agree on the weights of ranks, measured where "measure" is given; or raise an `InputError` on all. Collective."""
     measure = isinstance(given, str) and given == MEASURE
-    weights, problem = checked(None if measure else given, control.size)
-    control.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
-    return _measured(control) if measure else weights
+    weights, problem = checked(None if measure else given, coordinator.size)
+    coordinator.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
+    return _measured(coordinator) if measure else weights
 
 
-def _measured(control: OwnControl) -> Weights:
+def _measured(coordinator: StandaloneCoordinator) -> Weights:
     """Measure the speeds of ranks that sweep through memory all at once; None where shares by them gain nothing."""
     a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
-    once_s = control.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
+    once_s = coordinator.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
     runs = math.ceil(ROUND_S / once_s)
     times_s = []
     for _ in range(ROUNDS):
-        control.maximum(0)
+        coordinator.maximum(0)
         times_s.append(_seconds(runs, a, b, c))
-    speeds, pays = speeds_of(control.allgather(times_s), (1 / control.size,) * control.size)
+    speeds, pays = speeds_of(coordinator.allgather(times_s), (1 / coordinator.size,) * coordinator.size)
     return weights_of(speeds) if pays else None
 
 

@@ -18,7 +18,7 @@ from ..freed import CollectiveContext
 from ..losses import guarded
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from . import links, plan
 from .arguments import RoundArrays, numbers_of, problem_of, types_of
@@ -94,7 +94,7 @@ class Halo(CollectiveContext):
 
     def __init__(
         self,
-        comm: MPI.Intracomm | AsyncComm | OwnControl,
+        comm: MPI.Intracomm | AsyncComm | StandaloneCoordinator,
         parts: Blocks | Entries,
         dtypes: DTypeLike | Sequence[DTypeLike] = np.float64,
         *,
@@ -102,15 +102,15 @@ class Halo(CollectiveContext):
         deadline_s: float | None = 60.0,
     ) -> None:
         asynchronous = comm if isinstance(comm, AsyncComm) else None
-        self.control = OwnControl.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
-        self.comm = self.control.comm
+        self.coordinator = StandaloneCoordinator.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        self.comm = self.coordinator.comm
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = False
         self._pending = PendingHalo(self)
-        with self.control.together("making a halo", self._undo):
+        with self.coordinator.collective_section("making a halo", self._undo):
             types, problem = types_of(dtypes)
-            self.control.check(
+            self.coordinator.check(
                 "making a halo",
                 problem or problem_of(self.comm, parts, transport),
                 dtypes=[(dtype.str, components) for dtype, components in types],
@@ -126,20 +126,20 @@ class Halo(CollectiveContext):
             self._chosen: tuple[int, ...] = ()
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
             self._failure: BaseException | None = None  # of the last round, here or on another rank
-            self._bounded = BoundedWait(self.control.deadline_s)
+            self._bounded = BoundedWait(self.coordinator.deadline_s)
             self._rounds = 0
             far = self._make_window(traffic, local, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
             self._messages = Messages(far, local)
-            self._requests = Requests(self.control, self._messages)
+            self._requests = Requests(self.coordinator, self._messages)
             self._far = bool(far)
             self._awaited = (
-                Awaited(asynchronous, self.control, Messages(traffic, local)) if asynchronous is not None else None
+                Awaited(asynchronous, self.coordinator, Messages(traffic, local)) if asynchronous is not None else None
             )
         if self.comm.size > 1:
             self._begun()
-        if self.control.guard is not None:
-            self.control.guard.tell(self)
+        if self.coordinator.guard is not None:
+            self.coordinator.guard.register(self)
 
     @classmethod
     def from_indices(
@@ -175,15 +175,15 @@ class Halo(CollectiveContext):
         InputError
             On all ranks, where numbers make no sense, or an entry has no owner or two.
         """
-        control = OwnControl(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
-        with control.together("finding the owners of entries", control.close):
+        coordinator = StandaloneCoordinator(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        with coordinator.collective_section("finding the owners of entries", coordinator.close):
             (mine, others), problem = numbers_of(owned, needed)
-            control.check("finding the owners of entries", problem)
-            entries = plan.of_indices(control, mine, others)
+            coordinator.check("finding the owners of entries", problem)
+            entries = plan.of_indices(coordinator, mine, others)
         if isinstance(comm, AsyncComm):
-            control.close()
+            coordinator.close()
             return cls(comm, entries, dtypes, transport=transport, deadline_s=deadline_s)
-        return cls(control, entries, dtypes, transport=transport, deadline_s=deadline_s)
+        return cls(coordinator, entries, dtypes, transport=transport, deadline_s=deadline_s)
 
     def _make_window(self, traffic: list[Traffic], local: LocalArrays, transport: str) -> list[Traffic]:
         """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
@@ -192,7 +192,7 @@ class Halo(CollectiveContext):
             self.reason = "no neighbours"
         if self.reason is not None:
             return traffic
-        with self.control.watching("finding the ranks of a node") as comm:
+        with self.coordinator.watching("finding the ranks of a node") as comm:
             node = node_of(comm)
             self.reason = unusable(node)
             ranks = node.allgather(self.comm.rank)
@@ -205,13 +205,13 @@ class Halo(CollectiveContext):
                 f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
                 f"another one{': ' + self.reason if self.reason else ''}"
             )
-        with self.control.together("choosing the transport", node.Free, problem):
+        with self.coordinator.collective_section("choosing the transport", node.Free, problem):
             pass
         if self.reason is not None:
-            with self.control.watching("freeing the ranks of a node"):
+            with self.coordinator.watching("freeing the ranks of a node"):
                 node.Free()
             return far
-        self._window = LinkWindow(self.control, node, peers, near, local, self._look)
+        self._window = LinkWindow(self.coordinator, node, peers, near, local, self._poll)
         return far
 
     def _undo(self) -> None:
@@ -220,7 +220,7 @@ class Halo(CollectiveContext):
         self._over()
         if self._window is not None:
             self._window.free()
-        self.control.close()
+        self.coordinator.close()
 
     # ---- arrays ------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Halo(CollectiveContext):
         """
         self.check_open()
         self._recover()
-        with self.control.together("making the arrays of a halo"):
+        with self.coordinator.collective_section("making the arrays of a halo"):
             if self._window is None:
                 return tuple(np.zeros(shape, dtype) for shape, dtype in self._arrays.kinds)
             number = self._window.count
@@ -317,8 +317,8 @@ class Halo(CollectiveContext):
             return True
         try:
             self._active = not self._advance()
-            if self._active and self.control.guard is not None:
-                self.control.guard.look(_ROUND)
+            if self._active and self.coordinator.guard is not None:
+                self.coordinator.guard.poll(_ROUND)
         except BaseException as error:
             self.fail(error)
         return not self._active
@@ -337,7 +337,7 @@ class Halo(CollectiveContext):
             return
         try:
             if self._messages_left:
-                wait_until(self._advance, self._look, _POLLS)
+                wait_until(self._advance, self._poll, _POLLS)
             elif self._window is not None:
                 links.complete(self._window.address)
         except BaseException as error:
@@ -349,21 +349,21 @@ class Halo(CollectiveContext):
         near = self._window.waiting_for if self._window is not None else []
         return f"rank {', '.join(map(str, sorted(far + near)))}"
 
-    def _look(self, raised: int = 0, *_: int) -> None:
+    def _poll(self, raised: int = 0, *_: int) -> None:
         """Raise another rank's failure, keep the deadline: a rank that waits calls this now and then.
 
         Compiled code calls it once more when it has `raised`: there is nothing left to do then.
         """
         if raised:
             return
-        for _rank, content in self._failures.heard():
+        for _rank, content in self._failures.received():
             self._failure = RankFailure.unpacked(content).error()
             raise self._failure
         self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise an error here and, as soon as they wait, on all other ranks; the next round begins anew."""
-        if self.control.guard is not None and (lost := self.control.guard.loss(error, _ROUND)):
+        if self.coordinator.guard is not None and (lost := self.coordinator.guard.loss(error, _ROUND)):
             raise lost from (None if lost is error else error)
         self.check_open()
         self._active = False
@@ -376,12 +376,14 @@ class Halo(CollectiveContext):
             content = RankFailure.of(self.comm.rank, error).packed()
             for other in range(self.comm.size):
                 if other != self.comm.rank:
-                    self._failures.tell(other, content)
+                    self._failures.notify(other, content)
 
     def _take_failures(self) -> None:
         """Take what other ranks have told that is still under way. Collective."""
-        self.control.meet("taking the failures that are under way")  # who has left by an exception is not waited for
-        with self.control.watching("taking the failures that are under way"):
+        self.coordinator.synchronize(
+            "taking the failures that are under way"
+        )  # who has left by an exception is not waited for
+        with self.coordinator.watching("taking the failures that are under way"):
             self._failures.end()
 
     def _recover(self) -> None:
@@ -392,7 +394,7 @@ class Halo(CollectiveContext):
         self._requests.end()
         if self._window is not None:
             self._window.begin_anew()
-        self._requests = Requests(self.control, self._messages)
+        self._requests = Requests(self.coordinator, self._messages)
         self._messages_left, self._chosen, self._failure = False, (), None
 
     # ---- in slice programs -------------------------------------------------------------------
@@ -434,7 +436,7 @@ class Halo(CollectiveContext):
         """Free requests and windows (collective). Later calls raise `ClosedError`."""
         if self.freed:
             return
-        if self.control.left is not None:  # who has left by an exception does not come to free anything
+        if self.coordinator.left is not None:  # who has left by an exception does not come to free anything
             self.let_go()
             return
         try:
@@ -443,7 +445,7 @@ class Halo(CollectiveContext):
             self._take_failures()
             self._requests.end()
         except OverlapError:
-            if self.control.left is not None:
+            if self.coordinator.left is not None:
                 self.let_go()
             raise
         self._undo()
@@ -457,7 +459,7 @@ class Halo(CollectiveContext):
     def let_go(self) -> None:
         """End this rank's part without the others: one of the ranks has left."""
         self.freed, self._active = True, False
-        self.control.abandon()
+        self.coordinator.abandon()
         self._over()
 
     def _fail(self, error: BaseException) -> Thread | None:
@@ -470,21 +472,21 @@ class Halo(CollectiveContext):
         if self.comm.size == 1:
             self.free()
             return None
-        if self.control.left is not None:
+        if self.coordinator.left is not None:
             self.let_go()
             return None
         self.freed, self._active = True, False
         self._tell(error)  # for ranks that wait in a round; the header is for those in any other call
-        return self.control.leave(error, self._over)
+        return self.coordinator.leave(error, self._over)
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
         self._active = False
-        self.control.close_in_child()
+        self.coordinator.close_in_child()
 
     @property
     def _user(self) -> int | None:
-        return self.control.exclusive.last
+        return self.coordinator.exclusive.last
 
 
 class PendingHalo:

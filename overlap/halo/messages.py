@@ -15,7 +15,7 @@ from mpi4py import MPI
 from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import address_of
 from ..lowlevel.mpi import memory_at
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm
 from .plan import LocalArrays, Pairs, Traffic, swapped
@@ -99,12 +99,12 @@ class Requests:
 
     Parameters
     ----------
-    control : OwnControl
+    coordinator : StandaloneCoordinator
     messages : Messages
     """
 
-    def __init__(self, control: OwnControl, messages: Messages) -> None:
-        self._control = control
+    def __init__(self, coordinator: StandaloneCoordinator, messages: Messages) -> None:
+        self._coordinator = coordinator
         self._messages = messages
         self._runs = any(one.run is not None for one in messages.sends + messages.receives)
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}  # receives and sends, by the addresses of the arrays
@@ -118,7 +118,7 @@ class Requests:
 
     def _use(self, addresses: tuple[int, ...]) -> None:
         if addresses not in self._made:
-            comm = self._control.comm
+            comm = self._coordinator.comm
             receives, sends = (
                 [make([one.memory(addresses), MPI.BYTE], one.rank, TAG) for one in messages]
                 for make, messages in (
@@ -158,8 +158,8 @@ class Requests:
         A rank that has failed may have started a round less than its neighbours.
         """
         receives, sends = self._started
-        theirs: list[int] = self._control.allgather(sends)
-        with self._control.watching("the end of messages that are under way") as comm:
+        theirs: list[int] = self._coordinator.allgather(sends)
+        with self._coordinator.watching("the end of messages that are under way") as comm:
             for one, request in zip(self._messages.receives, self._receives):
                 if theirs[one.rank] > receives:
                     request.Wait()
@@ -191,9 +191,9 @@ class Awaited:
     Ranks at a border have fewer neighbours; they receive from and send to nobody instead, so that all await the same.
     """
 
-    def __init__(self, comm: AsyncComm, control: OwnControl, messages: Messages) -> None:
+    def __init__(self, comm: AsyncComm, coordinator: StandaloneCoordinator, messages: Messages) -> None:
         self._comm, self._messages = comm, messages
-        most = control.maximum(np.array([len(messages.receives), len(messages.sends)]))
+        most = coordinator.maximum(np.array([len(messages.receives), len(messages.sends)]))
         nobody = HaloMessage(MPI.PROC_NULL, np.zeros(1, np.uint8), None)
         self._receives, self._sends = (
             found + [nobody] * int(count - len(found))

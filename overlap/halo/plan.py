@@ -14,7 +14,7 @@ import numpy as np
 from ..arrays.blocks import Blocks
 from ..arrays.partition import length_of
 from ..lowlevel.copy_table import ArrayRegion, strides_of
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 Region = tuple[slice, ...] | np.ndarray
 Pairs = list[tuple[ArrayRegion, ArrayRegion]]
@@ -135,7 +135,10 @@ def _mirrored(blocks: Blocks, rank: int) -> set[int]:
 
 
 def of_indices(
-    control: OwnControl, owned: np.ndarray, needed: np.ndarray, places: tuple[np.ndarray, np.ndarray, int] | None = None
+    coordinator: StandaloneCoordinator,
+    owned: np.ndarray,
+    needed: np.ndarray,
+    places: tuple[np.ndarray, np.ndarray, int] | None = None,
 ) -> Entries:
     """Make the messages that bring entries, known by global numbers, to those that need them. Collective.
 
@@ -147,47 +150,47 @@ def of_indices(
     InputError
         On all ranks: an entry that somebody needs has no owner, or one has two.
     """
-    size = control.size
+    size = coordinator.size
     if places is None:
         length = len(owned) + len(needed)
         places = np.arange(len(owned)), np.arange(len(owned), length), length
     owned_at, needed_at, length = places
     # Rank g mod size keeps the directory of entry g: its owner and its place there.
-    kept = _sent(control, owned % size, owned, owned_at)
+    kept = _sent(coordinator, owned % size, owned, owned_at)
     numbers, owners_places = (np.concatenate(one) for one in zip(*kept))
     owners = np.repeat(np.arange(size), [len(part[0]) for part in kept])
     order = np.argsort(numbers, kind="stable")
     numbers, owners, owners_places = numbers[order], owners[order], owners_places[order]
     twice = numbers[:-1][numbers[1:] == numbers[:-1]]
-    control.check(
+    coordinator.check(
         "the owners of entries",
         f"expected every entry to have one owner, received {twice[0]} twice" if len(twice) else None,
     )
     lost, answers = None, []
-    for source, (wanted,) in enumerate(_sent(control, needed % size, needed)):
+    for source, (wanted,) in enumerate(_sent(coordinator, needed % size, needed)):
         at = np.searchsorted(numbers, wanted)
         good = at < len(numbers)
         good[good] = numbers[at[good]] == wanted[good]
         if not good.all():
             lost = f"expected every entry that is needed to have an owner, received {wanted[~good][0]} (rank {source})"
         answers.append((owners[at[good]], owners_places[at[good]]))
-    control.check("the owners of entries", lost)
-    found = control.alltoall(answers)
+    coordinator.check("the owners of entries", lost)
+    found = coordinator.alltoall(answers)
     # As they were asked for, by directory; then in the order of the local array, which both ends have.
     places_here = np.concatenate([needed_at[needed % size == rank] for rank in range(size)])
     order = np.argsort(places_here)
     owners, owners_places = (np.concatenate(one)[order] for one in zip(*found))
     places_here = places_here[order]
     received = [_shortest(places_here[owners == rank]) for rank in range(size)]
-    sent = _sent(control, owners, owners_places, places_here)
-    shapes = control.allgather(length)
+    sent = _sent(coordinator, owners, owners_places, places_here)
+    shapes = coordinator.allgather(length)
     traffic = []
     for peer, (mine, theirs) in enumerate(sent):
         sends, fills = ([_shortest(part)] if len(mine) else [] for part in (mine, theirs))
         receives = [received[peer]] if (owners == peer).any() else []
         if sends or receives:
             traffic.append(Traffic(peer, sends, fills, receives, (shapes[peer],)))
-    return Entries((shapes[control.rank],), traffic)
+    return Entries((shapes[coordinator.rank],), traffic)
 
 
 def _shortest(positions: np.ndarray) -> Region:
@@ -197,6 +200,6 @@ def _shortest(positions: np.ndarray) -> Region:
     return positions
 
 
-def _sent(control: OwnControl, ranks: np.ndarray, *values: np.ndarray) -> Any:
+def _sent(coordinator: StandaloneCoordinator, ranks: np.ndarray, *values: np.ndarray) -> Any:
     """Send values, some for each of them, to the ranks given; returns what each rank has sent here."""
-    return control.alltoall([tuple(one[ranks == rank] for one in values) for rank in range(control.size)])
+    return coordinator.alltoall([tuple(one[ranks == rank] for one in values) for rank in range(coordinator.size)])

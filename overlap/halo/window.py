@@ -13,7 +13,7 @@ from ..failures import polls_of
 from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..lowlevel.segments import segments
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from . import links
 from .plan import LocalArrays, Traffic, swapped
 
@@ -25,7 +25,7 @@ class LinkWindow:
 
     Parameters
     ----------
-    control : OwnControl
+    coordinator : StandaloneCoordinator
         The halo's; all its ranks make it at once.
     node : mpi4py.MPI.Intracomm
         Kept, and freed by `free`.
@@ -46,14 +46,14 @@ class LinkWindow:
 
     def __init__(
         self,
-        control: OwnControl,
+        coordinator: StandaloneCoordinator,
         node: MPI.Intracomm,
         peers: dict[int, int],
         traffic: Sequence[Traffic],
         local: LocalArrays,
         attend: Callable[[int, int], None],
     ) -> None:
-        self._control, self._node, self._peers = control, node, peers
+        self._coordinator, self._node, self._peers = coordinator, node, peers
         self._attend, self._traffic = attend, traffic
         self._mapped: list[dict[int, np.ndarray]] = []
         self.sources = np.zeros(len(local.items), np.int64)
@@ -65,7 +65,7 @@ class LinkWindow:
         self.state = np.zeros(links.STATE + links.LINK * len(traffic), np.int64)
         self._links = self.state[links.STATE :].reshape(-1, links.LINK)
         self.address = address_of(self.state)
-        with control.watching("comparing the cores of a node's ranks"):
+        with coordinator.watching("comparing the cores of a node's ranks"):
             polls = polls_of(node)
         self.state[[links.LINKS, links.ATTEND, links.POLLS]] = len(traffic), id(attend), polls
         self.state[[links.SCRATCH, links.SOURCES]] = address_of(self._scratch), address_of(self.sources)
@@ -79,7 +79,7 @@ class LinkWindow:
             parts[self._peers[one.rank]] = nbytes, slot
             nbytes += links.SLOTS + 2 * slot
         bases = {rank: address_of(memory) for rank, memory in self._allocate(nbytes).items()}
-        with self._control.watching("exchanging where segments are"):
+        with self._coordinator.watching("exchanging where segments are"):
             every = self._node.allgather(parts)
         for number, one in enumerate(self._traffic):
             peer = self._peers[one.rank]
@@ -102,7 +102,7 @@ class LinkWindow:
 
     def _allocate(self, nbytes: int) -> dict[int, np.ndarray]:
         """Make a segment of zeros on each rank, and keep it: others' memory is there as long as it is written to."""
-        with self._control.watching("allocating memory that a node shares"):
+        with self._coordinator.watching("allocating memory that a node shares"):
             found = segments(self._node, nbytes, [self._peers[one.rank] for one in self._traffic])
         self._mapped.append(found)
         return found
@@ -119,7 +119,7 @@ class LinkWindow:
             raise InputError(f"expected at most {MOST_SETS} sets of shared arrays of a halo, received one more")
         sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in shapes]
         *offsets, nbytes = accumulate(map(whole_lines, sizes), initial=0)
-        with self._control.watching("exchanging where arrays are"):
+        with self._coordinator.watching("exchanging where arrays are"):
             every = self._node.allgather(offsets)
         memory = self._allocate(nbytes)
         for one, sets in zip(self._traffic, self._sets):
@@ -129,7 +129,7 @@ class LinkWindow:
             sets[self.count] = address_of(addresses)
         self.count += 1
         mine = memory[self._node.rank]
-        with self._control.watching("the end of making shared arrays"):
+        with self._coordinator.watching("the end of making shared arrays"):
             self._node.Barrier()
         return [
             mine[offset : offset + size].view(dtype).reshape(shape)
@@ -138,7 +138,7 @@ class LinkWindow:
 
     def begin_anew(self) -> None:
         """Forget a round that has failed. Collective over the node, and nobody is in a round."""
-        with self._control.watching("forgetting a round that has failed"):
+        with self._coordinator.watching("forgetting a round that has failed"):
             self._node.Barrier()
             self._mapped[0][self._node.rank][:] = 0  # the flags of all links
             self.state[[links.ROUND, links.BROKEN]] = 0
@@ -152,6 +152,6 @@ class LinkWindow:
 
     def free(self) -> None:
         """End the links (collective over the node). Arrays keep their memory, but nobody writes to them any more."""
-        with self._control.watching("freeing the ranks of a node"):
+        with self._coordinator.watching("freeing the ranks of a node"):
             self._mapped.clear()
             self._node.Free()

@@ -48,9 +48,11 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
     """
     path, nbytes = _FOLDER / f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex}", max(nbytes, 1)  # nothing cannot be mapped
     try:
-        mine, names = _together(node, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL), (path.name, nbytes))
+        mine, names = _collective_section(
+            node, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL), (path.name, nbytes)
+        )
         paths = {rank: (_FOLDER / names[rank][0], names[rank][1]) for rank in set(peers) - {node.rank}}
-        others, _ = _together(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
+        others, _ = _collective_section(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
     finally:
         path.unlink(missing_ok=True)
     return {node.rank: mine, **others}
@@ -77,7 +79,7 @@ def _mapped(path: Path, nbytes: int, flags: int = 0) -> np.ndarray:
         os.close(file)
 
 
-def _together(node: MPI.Intracomm, make: Callable[[], Any], value: Any = None) -> tuple[Any, list[Any]]:
+def _collective_section(node: MPI.Intracomm, make: Callable[[], Any], value: Any = None) -> tuple[Any, list[Any]]:
     """Make something, and gather a value of each rank; or raise on all of them where one has failed."""
     made, error = None, None
     try:

@@ -14,13 +14,13 @@ import numpy as np
 from ..errors import BusyError, InputError, formatted, repr_of
 from ..interrupts import held_signals
 from ..uncopied import Uncopied
-from .control.header import Header
+from .coordinator.header import Header
 from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
 from .runner import Runner
 from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, NOT_MADE, OVER, UNFINISHED, WholeCall
-from .threads.crew import ALONE, Crews
+from .threads.placement import INLINE, PlacementChoice
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
@@ -95,7 +95,7 @@ class Pipeline(Uncopied):
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
             try:
-                self.slots = _made_slots(buffers, options.depth, runner.control.comms)
+                self.slots = _made_slots(buffers, options.depth, runner.coordinator.comms)
             except KeyboardInterrupt:
                 raise  # the user wants an end now, not at a call that may never come
             except BaseException as error:
@@ -107,8 +107,8 @@ class Pipeline(Uncopied):
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
-        self._used = runner.control.exclusive.used(self._call)
-        self._crews = Crews(runner.workers, options.local)
+        self._used = runner.coordinator.exclusive.used(self._call)
+        self._placements = PlacementChoice(runner.workers, options.local)
         self.load = Load()
         self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runner.workers == 1 else ("poll", "block")
@@ -152,39 +152,39 @@ class Pipeline(Uncopied):
         The deadline does not cover the wait for ranks that have not come yet; see `Runtime`.
         """
         runner = self._runner
-        control = runner.control
+        coordinator = runner.coordinator
         with held_signals(), self._used:
-            control.check_idle()
+            coordinator.check_idle()
             keys, error = _listed(slices)
             count = len(keys)
             wait = self._next_wait(count)
-            crew = self._crews.next(count, wait)
+            placement = self._placements.next(count, wait)
             if problem is not None:
                 error = problem if isinstance(problem, Exception) else InputError(problem)
             if self._error is not None:
                 error = self._error
             if error is None:
                 try:
-                    job, waiting = self._job(keys, wait, crew, args, kwargs)
+                    job, waiting = self._job(keys, wait, placement, args, kwargs)
                 except Exception as failure:
                     error = failure
             header = self._headers.get((count, wait)) if agree is None else None
             if header is not None:
-                control.meet_here(header, error, not control.nested)
+                coordinator.synchronize_here(header, error, not coordinator.nested)
             else:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
-            computing_s = runner.run(job, waiting, crew)
+            computing_s = runner.run(job, waiting, placement)
             took_s = perf_counter() - started
             for load in (self.load, runner.load):
-                load.add(took_s, computing_s, 1 if crew == ALONE else runner.workers)
-            self._crews.took(count, wait, crew, took_s)
+                load.add(took_s, computing_s, 1 if placement == INLINE else runner.workers)
+            self._placements.took(count, wait, placement, took_s)
             if self._trial is not None and count > 1:
                 self._judge(self._trial, wait, count, took_s / count)
 
     def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
         """Meet all ranks at the header of a call that is the first of its kind."""
-        self._runner.control.enter(self._call, self._agreed(count, wait, agree), error)
+        self._runner.coordinator.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
 
@@ -219,14 +219,14 @@ class Pipeline(Uncopied):
             For `make`. None: how it waits is not chosen yet.
         """
         runner = self._runner
-        alone = runner.control.size == 1
+        alone = runner.coordinator.size == 1
         unknown = (self._trial is not None and count > 1) or count >= runner.executor.agree_every
         if unknown and not alone:
             return None
         wait = self._next_wait(count)
         return WholeCall(
             runner.executor,
-            runner.control,
+            runner.coordinator,
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
@@ -239,22 +239,22 @@ class Pipeline(Uncopied):
         On one rank it touches nothing but its own memory and the user's, so another thread may be in MPI meanwhile.
         """
         runner, header = self._runner, call.header
-        control = runner.control
+        coordinator = runner.coordinator
         if header is None:
-            control.check_idle()
+            coordinator.check_idle()
             if execute(*arguments) == BUSY_ELSEWHERE:
                 raise BusyError(
                     "expected threads to call a transform one at a time, received a call while another thread is in one"
                 )
         else:
             with self._used:
-                control.check_idle()
+                coordinator.check_idle()
                 if held_signals().error is not None:  # this call is part of another one
-                    control.meet_here(header, None, not control.nested)
+                    coordinator.synchronize_here(header, None, not coordinator.nested)
                 call.outcome = NOT_MADE
                 try:
                     if execute(*arguments) == OVER:
-                        control.count_meeting()
+                        coordinator.count_header()
                     else:
                         self._conclude(call, header, None)
                 except BaseException as error:
@@ -275,12 +275,12 @@ class Pipeline(Uncopied):
         with held_signals() as signals:
             call.outcome = CONCLUDED
             signals.keep(error)
-            self._runner.control.has_met(header, None, call.numbers)
-            job, waiting = self._job([], call.wait, ALONE, (), {})
-            self._runner.run(job, waiting, ALONE, partial(call.conclude, job, waiting))
+            self._runner.coordinator.check_header(header, None, call.numbers)
+            job, waiting = self._job([], call.wait, INLINE, (), {})
+            self._runner.run(job, waiting, INLINE, partial(call.conclude, job, waiting))
 
     def _job(
-        self, keys: list[Any], wait: str, crew: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, keys: list[Any], wait: str, placement: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
         skeleton = self._skeleton
         return self._runner.job(
@@ -292,7 +292,7 @@ class Pipeline(Uncopied):
             wait,
             self._options.in_flight,
             self._options.polls,
-            crew,
+            placement,
         )
 
     def _slice(
@@ -322,7 +322,7 @@ class Pipeline(Uncopied):
         if calls not in ({TRIALS}, {SHORT_TRIALS}):
             return
         best = np.array([min(seconds) for seconds in trial.values()])
-        best = self._runner.control.maximum(best)
+        best = self._runner.coordinator.maximum(best)
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(trial)[int(np.argmin(best))]
             self._trial = None

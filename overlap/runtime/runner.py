@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 from ..errors import RankLost, SliceError
 from ..interrupts import held_signals
-from .control.control import Control
-from .control.watchdog import abort_on
+from .coordinator.coordinator import Coordinator
+from .coordinator.watchdog import abort_on
 from .load import Load
 from .scheduling.executor import Executor
 from .scheduling.job import Job
-from .threads.crew import THREADS
+from .threads.placement import COMMUNICATOR_THREAD
 from .threads.threads import Threads
 from .trace import Trace
 
@@ -22,7 +22,7 @@ class Runner:
 
     Parameters
     ----------
-    control : Control
+    coordinator : Coordinator
     executor : Executor
     threads : Threads
     workers : int
@@ -34,8 +34,10 @@ class Runner:
     trace : Trace or None
     """
 
-    def __init__(self, control: Control, executor: Executor, threads: Threads, workers: int, load: Load) -> None:
-        self.control, self.executor, self._threads = control, executor, threads
+    def __init__(
+        self, coordinator: Coordinator, executor: Executor, threads: Threads, workers: int, load: Load
+    ) -> None:
+        self.coordinator, self.executor, self._threads = coordinator, executor, threads
         self.workers, self.load = workers, load
         self.trace: Trace | None = None
 
@@ -49,22 +51,22 @@ class Runner:
         wait: str,
         in_flight: int,
         polls: int,
-        crew: str,
+        placement: str,
     ) -> tuple[Job, Any]:
         """Make a `Job` and its way to wait; nothing of this is collective."""
-        workers, executor = self._threads.workers(crew, wait), self.executor
+        workers, executor = self._threads.workers(placement, wait), self.executor
         job = Job(slices, source, skeleton, slots, depth, workers, self.trace, executor.lock)
-        return job, executor.waiting(wait, job, workers, in_flight, polls, crew != THREADS)
+        return job, executor.waiting(wait, job, workers, in_flight, polls, placement != COMMUNICATOR_THREAD)
 
-    def run(self, job: Job, waiting: Any, crew: str, run: Callable[[], Exception | None] | None = None) -> float:
+    def run(self, job: Job, waiting: Any, placement: str, run: Callable[[], Exception | None] | None = None) -> float:
         """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
 
         Returns the time of its computing.
         """
-        control, signals, here = self.control, held_signals(), crew != THREADS
+        coordinator, signals, here = self.coordinator, held_signals(), placement != COMMUNICATOR_THREAD
         runner = self.executor if here else self._threads
         failed_before = signals.fail(job)  # what a signal's handler raises from now on fails the job
-        control.running = True  # nobody else may talk
+        coordinator.running = True  # nobody else may talk
         try:
             error = runner.run(job, waiting) if run is None else run()
         except BaseException as broken:
@@ -72,18 +74,18 @@ class Runner:
                 abort_on(broken)
             raise
         finally:
-            control.running = False
+            coordinator.running = False
             signals.fail(failed_before)
         if error is not None:
             self._raise(error, job)
         return job.computing_s
 
     def _raise(self, error: Exception, job: Job) -> NoReturn:
-        signals, control = held_signals(), self.control
+        signals, coordinator = held_signals(), self.coordinator
         cause: BaseException | None = None if job.failure is None else job.failure.error
-        control.mark(error)
+        coordinator.mark(error)
         if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
-            raise control.mark(cause) from error
+            raise coordinator.mark(cause) from error
         if isinstance(error, RankLost):
             raise error
         if isinstance(error, SliceError) and not job.failed_itself:

@@ -2,7 +2,7 @@
 
 The calling thread checks the input together with all ranks, hands one `Job` to the communicator thread
 and waits for its outcome. With ``wait="off"`` it runs the job itself. Only one thread talks to MPI at
-any time: the caller between pipelines (`Control`), the communicator inside one.
+any time: the caller between pipelines (`Coordinator`), the communicator inside one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from mpi4py import MPI
 from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
-from ..losses import Guard, Noticing, guard_of, tolerance_problem
-from .control.arguments import number_problem, options_problem
-from .control.control import Control
-from .control.together import together
-from .control.watchdog import Watchdog
+from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
+from ..renamed import old_method
+from .coordinator.arguments import number_problem, options_problem
+from .coordinator.collective_section import collective_section
+from .coordinator.coordinator import Coordinator
+from .coordinator.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .requests.requests import AsyncComm
@@ -183,21 +184,21 @@ class Runtime(Resource):
             guard = Guard(comm, remade)
         with held_signals(), nullcontext() if guard is None else guard.settling("making a runtime"):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
-            self.control = Control(comm, self._watchdog, guard)
-            self.control.runtime = weakref.ref(self)
+            self.coordinator = Coordinator(comm, self._watchdog, guard)
+            self.coordinator.runtime = weakref.ref(self)
             executor = Executor(
-                self.control.comm,
-                self.control.comms,
+                self.coordinator.comm,
+                self.coordinator.comms,
                 self._watchdog.outstanding,
                 agree_every,
-                meeting=self.control.meeting,
+                rendezvous=self.coordinator.rendezvous,
                 guard=guard,
             )
             self._threads = Threads(executor, 1 if problem else workers, nice)
-            self._runner = Runner(self.control, executor, self._threads, workers, self.load)
-            self._finalizer = weakref.finalize(self, _dropped, self.control, self._threads, self._watchdog)
+            self._runner = Runner(self.coordinator, executor, self._threads, workers, self.load)
+            self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self._threads, self._watchdog)
             self._finalizer.atexit = False
-            with self.together(
+            with self.collective_section(
                 "making a runtime",
                 self.close,
                 problem=problem,
@@ -207,13 +208,13 @@ class Runtime(Resource):
                 agree_every=agree_every,
                 on_loss=on_loss,
             ):
-                self.control.free_dropped()
-                self.comm = self.control.wrap(comm if guard is None else guard.source(comm, self.control.comm))
+                self.coordinator.free_dropped()
+                self.comm = self.coordinator.wrap(comm if guard is None else guard.source(comm, self.coordinator.comm))
                 with self._watchdog.watching("comparing the clocks of all ranks"):
-                    self.trace = Trace.start(self.control.comm) if trace is True else trace or None
+                    self.trace = Trace.start(self.coordinator.comm) if trace is True else trace or None
                 self._runner.trace = self.trace
                 self._pools.enter_context(single_threaded_pools())
-        if self.control.size > 1:
+        if self.coordinator.size > 1:
             self._begun()
 
     def __enter__(self) -> Self:
@@ -231,11 +232,11 @@ class Runtime(Resource):
         """
         if self.closed:
             return
-        with held_signals(), self.control.exclusive.used(_CLOSING):
-            self.control.check_not_running()
+        with held_signals(), self.coordinator.exclusive.used(_CLOSING):
+            self.coordinator.check_not_running()
             with ExitStack() as closing:  # which goes on where a step of it raises
                 closing.callback(self._watchdog.close)
-                closing.callback(self.control.end, _CLOSING)
+                closing.callback(self.coordinator.end, _CLOSING)
                 self._let_go(closing)
                 self._over()
 
@@ -251,16 +252,16 @@ class Runtime(Resource):
         self.close()
 
     def _fail(self, error: BaseException) -> Thread | None:
-        control = self.control
-        if self.closed or control.running:
+        coordinator = self.coordinator
+        if self.closed or coordinator.running:
             return None
-        if control.size == 1 or control.left is not None:
+        if coordinator.size == 1 or coordinator.left is not None:
             with suppress(OverlapError):  # what ends the block is to be seen
                 self.close()
             return None
         with held_signals(), ExitStack() as closing:
             self._let_go(closing)
-        return control.leave(error, self._told)
+        return coordinator.leave(error, self._told)
 
     def _told(self) -> None:
         """All ranks know that this one has left by an exception."""
@@ -271,11 +272,11 @@ class Runtime(Resource):
         super()._closed_by_fork()
         self.closed = True
         self._finalizer.detach()
-        self.control.close_in_child()
+        self.coordinator.close_in_child()
 
     @property
     def _user(self) -> int | None:
-        return self.control.exclusive.last
+        return self.coordinator.exclusive.last
 
     def shrink(self) -> Runtime:
         """Make a runtime of the ranks that are left, with the same options (collective over them).
@@ -289,14 +290,14 @@ class Runtime(Resource):
         RankLost
             Another rank was lost meanwhile: that exception has survivors of its own.
         """
-        lost = self.control.left
+        lost = self.coordinator.left
         if not isinstance(lost, RankLost):
             self.check_open()
             raise InputError("expected a runtime that has lost ranks, received one with all of them")
         found: Runtime = lost.survivors()
         return found
 
-    def noticing_losses(self, what: str) -> Noticing:
+    def detecting_losses(self, what: str) -> DetectingLoss:
         """Raise `RankLost` where calls of your own, on ``plan.comm``, fail because a rank is lost: a ``with`` block.
 
         Parameters
@@ -304,13 +305,13 @@ class Runtime(Resource):
         what : str
             What is done, for the message.
         """
-        return Noticing(self.control.guard, what)
+        return DetectingLoss(self.coordinator.guard, what)
 
     def pause(self) -> None:
         """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
         with held_signals():
-            self.control.check_idle()
-            self.control.paused = True
+            self.coordinator.check_idle()
+            self.coordinator.paused = True
             self._pools.close()
 
     def resume(self, deadline_s: float | None) -> None:
@@ -322,7 +323,7 @@ class Runtime(Resource):
             As of `Runtime`.
         """
         with held_signals():
-            self.control.paused = False
+            self.coordinator.paused = False
             self._pools.enter_context(single_threaded_pools())
             if deadline_s != self.deadline_s:
                 self.deadline_s = deadline_s
@@ -350,7 +351,7 @@ class Runtime(Resource):
         if not isinstance(comm, MPI.Comm):
             raise InputError(f"expected a communicator of mpi4py, received {repr_of(comm)}")
         with held_signals():
-            return self.control.wrap(comm)
+            return self.coordinator.wrap(comm)
 
     def collectives(self, comm: AsyncComm | None = None, *, max_nbytes: int = 2**16) -> AsyncCollectives:
         """Make collectives by remote writes that slice programs await (collective).
@@ -376,7 +377,7 @@ class Runtime(Resource):
         if comm is not None and not isinstance(comm, AsyncComm):
             raise InputError(f"expected a communicator of a runtime, or None, received {repr_of(comm)}")
         with held_signals():
-            return self.control.wrap((comm or self.comm).source, making(max_nbytes))
+            return self.coordinator.wrap((comm or self.comm).source, making(max_nbytes))
 
     @overload
     def pipelined(
@@ -469,7 +470,7 @@ class Runtime(Resource):
             wait or self.wait,
             in_flight or min(depth, self.in_flight),
             polls or POLLS_PER_EXCHANGE,
-            independent is True and self.control.size == 1,
+            independent is True and self.coordinator.size == 1,
         )
         return Pipeline(self._runner, program, buffers, skeleton, options, problem)
 
@@ -477,7 +478,7 @@ class Runtime(Resource):
         """Agree with all ranks that the input is good, before any work is accepted (collective).
 
         The deadline does not cover the wait for ranks that have not come yet, unless it is called
-        inside of `together`; see ``entry_deadline_s``.
+        inside of `collective_section`; see ``entry_deadline_s``.
 
         Parameters
         ----------
@@ -495,21 +496,21 @@ class Runtime(Resource):
             self.enter("the check of the input", agreed, None if problem is None else InputError(problem))
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
-        """Begin a call: `Control.meet`, at which nobody is late yet outside of `together`."""
-        self.control.enter(call, agreed, error)
+        """Begin a call: `Coordinator.synchronize`, at which nobody is late yet outside of `collective_section`."""
+        self.coordinator.enter(call, agreed, error)
 
     @contextmanager
-    def together(
+    def collective_section(
         self, what: str, undo: Callable[[], object] | None = None, *, problem: str | None = None, **agreed: Any
     ) -> Iterator[None]:
         """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
-        For constructors and for planning. Begins and ends with a header of `Control`, so all ranks
+        For constructors and for planning. Begins and ends with a header of `Coordinator`, so all ranks
         must enter it, for the same `what`. Signals are held back meanwhile. An exception that leaves
         the block on one rank is raised on all, at the next header that they come to: `InputError`
         as `InputError`, anything else as `RankError` with the original as its cause on its own rank
         (`KeyboardInterrupt` and what a signal handler raised as itself there). What a pipeline or a
-        collective of `Control` raised is known to all ranks already.
+        collective of `Coordinator` raised is known to all ranks already.
 
         Parameters
         ----------
@@ -522,12 +523,14 @@ class Runtime(Resource):
         """
         if problem is None and undo is not None and not callable(undo):
             problem, undo = f"expected undo to be a function or None, received {repr_of(undo)}", None
-        with together(self.control, what, undo, problem, agreed):
+        with collective_section(self.coordinator, what, undo, problem, agreed):
             yield
+
+    together = old_method("together", "collective_section")
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""
-        self.control.check_open()
+        self.coordinator.check_open()
 
     def loads(self) -> list[Load]:
         """Tell how long every rank's workers have computed and waited so far (collective).
@@ -538,7 +541,7 @@ class Runtime(Resource):
             One for each rank of the runtime, in their order.
         """
         with held_signals():
-            return self.control.allgather(self.load)
+            return self.coordinator.allgather(self.load)
 
 
 def _loss_problem(on_loss: object) -> str | None:
@@ -557,12 +560,12 @@ def _missing(**arguments: Any) -> str | None:
     )
 
 
-def _dropped(control: Control, threads: Threads, watchdog: Watchdog) -> None:
+def _dropped(coordinator: Coordinator, threads: Threads, watchdog: Watchdog) -> None:
     """End what a runtime holds that was collected, as far as one rank can alone."""
     threads.stop()
     watchdog.stop()
-    control.drop()
-    if control.paused or isinstance(control.left, RankLost):
+    coordinator.drop()
+    if coordinator.paused or isinstance(coordinator.left, RankLost):
         return
     warnings.warn(
         "a Runtime (or a plan with one of its own) was dropped without close(); its "

@@ -15,7 +15,7 @@ from ..arrays.topology import coordinates
 from ..errors import InputError
 from ..halo import Halo
 from ..masks import mask_problem
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .matrix import Matrix
 
 Sides = Collection[tuple[int, int]]
@@ -60,8 +60,8 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     >>> flow.shape
     (512,)
     """
-    control = OwnControl(comm, options.pop("deadline_s", 60.0))
-    with control.together("making a diffusion matrix", control.close):
+    coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+    with coordinator.collective_section("making a diffusion matrix", coordinator.close):
         around = Blocks(
             blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights
         )
@@ -74,9 +74,9 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
             )
         elif not set(fixed) <= {(axis, side) for axis in range(len(inside)) for side in (0, 1)}:
             problem = f"expected fixed sides (axis, 0 or 1) of {len(inside)} axes, received {sorted(fixed)}"
-        control.check("the coefficient", problem, shape=blocks.shape, grid=blocks.grid, fixed=sorted(fixed))
+        coordinator.check("the coefficient", problem, shape=blocks.shape, grid=blocks.grid, fixed=sorted(fixed))
         first = sum(prod(map(length_of, blocks.part(rank))) for rank in range(comm.rank))
-        with Halo(control.comm, around, [np.float64, np.int64], deadline_s=control.deadline_s) as halo:
+        with Halo(coordinator.comm, around, [np.float64, np.int64], deadline_s=coordinator.deadline_s) as halo:
             cells, numbers = (np.zeros(halo.local_shape, dtype) for dtype in (np.float64, np.int64))
             numbers -= 1
             cells[own] = given
@@ -97,7 +97,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
                 if (axis, side) in fixed:
                     diagonal[~known] += 2 * cells[own][~known]
         rows, columns, values = (np.concatenate([np.ravel(one) for one in part]) for part in zip(*entries))
-        return Matrix(control, rows, columns, values, prod(inside), **options)
+        return Matrix(coordinator, rows, columns, values, prod(inside), **options)
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:

@@ -56,5 +56,5 @@ def faster_cg(
             for solver, times in seconds.items():
                 started = perf_counter()
                 found = solver(A, b, maxiter=_ITERATIONS, M=M, comm=comm)
-                times.append(system.control.maximum(perf_counter() - started) / max(found.iterations, 1))
+                times.append(system.coordinator.maximum(perf_counter() - started) / max(found.iterations, 1))
     return pipecg if min(seconds[pipecg]) < _MARGIN * min(seconds[cg]) else cg

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..compiled import njit
 from ..errors import InputError
-from ..runtime.control.arguments import number_problem
+from ..runtime.coordinator.arguments import number_problem
 from .arguments import whole_problem
 from .colouring import colours_of
 from .kernels import product_of_3

@@ -128,7 +128,7 @@ def cg(
                 kernels.scaled_turn(alpha, new / rho, scale, flat_r, flat_x, flat_p)
             else:
                 kernels.turn(alpha, new / rho, flat_z, flat_x, flat_p)
-            system.told(x)
+            system.call_back(x)
             rho = new
         return system.solution(x, residuals)
 
@@ -158,7 +158,7 @@ def _single_reduction(system: System) -> Solution:
             return system.solution(x, residuals)
         alpha, before = gamma / curvature, gamma
         kernels.single_step(alpha, beta, *flat)
-        system.told(x)
+        system.call_back(x)
 
 
 def pipecg(
@@ -230,7 +230,7 @@ def pipecg(
             _check_preconditioned(square, gamma, limit, len(residuals))
             residuals.append(float(np.sqrt(square)))
             if len(residuals) > 1:
-                system.told(x)
+                system.call_back(x)
             if residuals[-1] <= limit or len(residuals) > most:
                 return system.solution(x, residuals)
             beta = gamma / before if len(residuals) > 1 else 0.0
@@ -309,7 +309,7 @@ def bicgstab(
             _check_finite(cross + square + rest, len(residuals))
             if np.sqrt(rest.real) <= limit or cross == 0 or square == 0:
                 residuals.append(float(np.sqrt(rest.real)))
-                system.told(x)
+                system.call_back(x)
                 return system.solution(x, residuals, 0 if residuals[-1] <= limit else _OMEGA_BREAKDOWN)
             omega = cross / square
             x += omega * y
@@ -317,7 +317,7 @@ def bicgstab(
             new, square = system.dots((shadow, r), (r, r))
             _check_finite(new + square, len(residuals))
             residuals.append(float(np.sqrt(square.real)))
-            system.told(x)
+            system.call_back(x)
             p -= omega * v
             p *= (new / rho) * (alpha / omega)
             p += r

@@ -20,8 +20,8 @@ from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..masks import mask_problem
-from ..runtime.control.arguments import count_problem
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.arguments import count_problem
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .arguments import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
@@ -90,7 +90,7 @@ class Matrix(CollectiveContext):
 
     def __init__(
         self,
-        comm: MPI.Intracomm | OwnControl,
+        comm: MPI.Intracomm | StandaloneCoordinator,
         rows: Any,
         columns: Any,
         values: Any,
@@ -99,14 +99,16 @@ class Matrix(CollectiveContext):
         transport: str = "auto",
         deadline_s: float | None = 60.0,
     ) -> None:
-        control = OwnControl.of(comm, deadline_s)
-        with control.together("making a matrix", control.close):
-            control.check("the entries of a matrix", mask_problem(rows=rows, columns=columns, values=values))
-            self._make(control, np.asarray(rows), np.asarray(columns), supported(np.asarray(values)), count, transport)
+        coordinator = StandaloneCoordinator.of(comm, deadline_s)
+        with coordinator.collective_section("making a matrix", coordinator.close):
+            coordinator.check("the entries of a matrix", mask_problem(rows=rows, columns=columns, values=values))
+            self._make(
+                coordinator, np.asarray(rows), np.asarray(columns), supported(np.asarray(values)), count, transport
+            )
 
     def _make(
         self,
-        control: OwnControl,
+        coordinator: StandaloneCoordinator,
         rows: np.ndarray,
         columns: np.ndarray,
         values: np.ndarray,
@@ -114,14 +116,14 @@ class Matrix(CollectiveContext):
         transport: str,
     ) -> None:
         """Check the entries, and bring them to the ranks that have their rows."""
-        counts: list[int] = control.allgather(count)
+        counts: list[int] = coordinator.allgather(count)
         total = sum(counts) if all(isinstance(one, (int, np.integer)) for one in counts) else 0
         problem = entries_problem(rows, columns, values, count, total)
-        control.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
-        found = assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
-        self._store(control, found, total, transport)
+        coordinator.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
+        found = assembled(coordinator, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._store(coordinator, found, total, transport)
 
-    def _store(self, control: OwnControl, rows: Rows, total: int, transport: str) -> None:
+    def _store(self, coordinator: StandaloneCoordinator, rows: Rows, total: int, transport: str) -> None:
         """Choose how the rows are stored, and make the halo of a product."""
         values = rows.values
         self.rows = slice(rows.first, rows.first + rows.count)
@@ -139,10 +141,10 @@ class Matrix(CollectiveContext):
         before = int(here.owned_at[0]) if self.count else 0
         self._own = slice(before, before + self.count)
         entries = of_indices(
-            control, rows.first + here.order, here.needed, (here.owned_at, here.needed_at, here.length)
+            coordinator, rows.first + here.order, here.needed, (here.owned_at, here.needed_at, here.length)
         )
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
-        self.halo = Halo(control, entries, kind, transport=transport)
+        self.halo = Halo(coordinator, entries, kind, transport=transport)
         self._sends = "messages" in self.halo.transports.values()
         short = len(here.needed) * self.block * self.dtype.itemsize <= SHORT_NBYTES
         self._pieces = FEW_PIECES if short else PIECES
@@ -150,7 +152,7 @@ class Matrix(CollectiveContext):
         self._extended: np.ndarray | None = None
         self._spare: list[np.ndarray] = []  # vectors that solvers have given back
         self._others: dict[np.dtype, Self] = {}  # the same matrix in other types
-        self._collectives = node_collectives(control)
+        self._collectives = node_collectives(coordinator)
 
     @classmethod
     def from_scipy(cls, comm: MPI.Intracomm, local: Any, **options: Any) -> Self:
@@ -173,9 +175,9 @@ class Matrix(CollectiveContext):
         InputError
             On all ranks: `local` of one is no sparse array of scipy, or has not as many columns as all ranks have rows.
         """
-        control = OwnControl(comm, options.pop("deadline_s", 60.0))
-        with control.together("making a matrix", control.close):
-            counts: list[tuple[int, ...]] = control.allgather(getattr(local, "shape", ()))
+        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+        with coordinator.collective_section("making a matrix", coordinator.close):
+            counts: list[tuple[int, ...]] = coordinator.allgather(getattr(local, "shape", ()))
             total, problem = sum(shape[0] for shape in counts if len(shape) == 2), None
             if not hasattr(local, "tocsr") or len(local.shape) != 2:
                 problem = f"expected a sparse array or matrix of scipy with two axes, received {type(local).__name__}"
@@ -184,15 +186,15 @@ class Matrix(CollectiveContext):
                     f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
                     f"shape {local.shape}"
                 )
-            control.check("the shape of a matrix", problem)
+            coordinator.check("the shape of a matrix", problem)
             size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
             if size == 1:
                 local = local.tocsr()
             values = local.data if size > 1 else local.data.reshape(-1)
             count = local.shape[0] // size
-            first = sum(shape[0] for shape in counts[: control.rank]) // size
+            first = sum(shape[0] for shape in counts[: coordinator.rank]) // size
             rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
-            return cls(control, rows, local.indices, values, count, **options)
+            return cls(coordinator, rows, local.indices, values, count, **options)
 
     @classmethod
     def from_stencil(
@@ -233,9 +235,9 @@ class Matrix(CollectiveContext):
         InputError
             On all ranks, where an argument makes no sense or differs between ranks.
         """
-        control = OwnControl(comm, options.pop("deadline_s", 60.0))
-        with control.together("making a matrix", control.close):
-            parts = block(shape[0], comm.size, agreed_weights(control, weights))
+        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+        with coordinator.collective_section("making a matrix", coordinator.close):
+            parts = block(shape[0], comm.size, agreed_weights(coordinator, weights))
             mine = parts[comm.rank]
             grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
             here = np.ravel_multi_index(grid, shape)
@@ -247,7 +249,7 @@ class Matrix(CollectiveContext):
                 columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
                 values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
             return cls(
-                control,
+                coordinator,
                 np.concatenate(rows),
                 np.concatenate(columns),
                 np.concatenate(values),
@@ -273,18 +275,18 @@ class Matrix(CollectiveContext):
             On all ranks, for any other type.
         """
         self.check_open()
-        control = OwnControl(self.halo.comm, self.halo.control.deadline_s)
-        with control.together("making a matrix of another type", control.close):
+        coordinator = StandaloneCoordinator(self.halo.comm, self.halo.coordinator.deadline_s)
+        with coordinator.collective_section("making a matrix of another type", coordinator.close):
             kind = np.dtype(dtype)
             problem = None
             if kind not in TYPES:
                 problem = f"expected one of {', '.join(map(str, TYPES))}, received {kind}"
             elif not np.can_cast(self.dtype, kind, "same_kind"):
                 problem = f"expected complex numbers to stay complex, received {kind} for a matrix of {self.dtype}"
-            control.check("the type of a matrix", problem, dtype=kind.str)
+            coordinator.check("the type of a matrix", problem, dtype=kind.str)
             rows = replace(self._rows, values=self._rows.values.astype(kind))
             other = type(self).__new__(type(self))
-            other._store(control, rows, self.shape[0] // self.block, self._transport)
+            other._store(coordinator, rows, self.shape[0] // self.block, self._transport)
             return other
 
     def in_type(self, dtype: np.dtype) -> Self:
@@ -335,7 +337,7 @@ class Matrix(CollectiveContext):
             On all ranks: the vector of one does not fit, or types differ between ranks.
         """
         self.check_open()
-        control, found = self.halo.control, np.zeros(0, self.dtype)
+        coordinator, found = self.halo.coordinator, np.zeros(0, self.dtype)
         error: BaseException | None = None
         try:
             problem, given = mask_problem(x=x), np.asarray(x)
@@ -345,7 +347,7 @@ class Matrix(CollectiveContext):
                 found = given.astype(np.result_type(self.dtype, given.dtype), copy=False)
         except Exception as failed:
             error = failed
-        control.meet(call, {"dtype": found.dtype.str}, error=error)
+        coordinator.synchronize(call, {"dtype": found.dtype.str}, error=error)
         return found
 
     matvec = dot = __matmul__
@@ -418,7 +420,7 @@ class Matrix(CollectiveContext):
         back: list[Any] = [None] * self.halo.comm.size
         for one in self._entries.traffic:
             back[one.rank] = [extended[region] for region in one.receives]
-        found = self.halo.control.alltoall(back)
+        found = self.halo.coordinator.alltoall(back)
         for one in self._entries.traffic:  # in the order of ranks
             for region, values in zip(one.sends, found[one.rank] or ()):
                 extended[region] += values
@@ -478,14 +480,14 @@ class Matrix(CollectiveContext):
         if self._collectives is not None:
             self._collectives.Allreduce(values, values)
         else:
-            self.halo.control.sum(values)
+            self.halo.coordinator.sum(values)
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
         """Begin to sum numbers over all ranks (collective): what is returned waits for the sums."""
         self.check_open()
-        request = self.halo.control.start_sum(values, sums)
-        return lambda: self.halo.control.end_sum(request)
+        request = self.halo.coordinator.start_sum(values, sums)
+        return lambda: self.halo.coordinator.end_sum(request)
 
     # ---- what it is --------------------------------------------------------------------------
 
@@ -536,14 +538,14 @@ class Matrix(CollectiveContext):
             On all ranks: `ord` is neither, or differs between ranks.
         """
         self.check_open()
-        control = self.halo.control
+        coordinator = self.halo.coordinator
         problem = None
         if not (isinstance(ord, (str, float)) and ord in ("fro", np.inf)):
             problem = f"expected ord to be 'fro' or inf, received {repr_of(ord)}"
-        control.check("a norm", problem, ord=ord if problem is None else None)
+        coordinator.check("a norm", problem, ord=ord if problem is None else None)
         if ord == "fro":
-            return float(np.sqrt(control.sum(np.array([(np.abs(self._rows.values) ** 2).sum()], np.float64))[0]))
-        return control.maximum(float(self.row_sums().max(initial=0.0)))
+            return float(np.sqrt(coordinator.sum(np.array([(np.abs(self._rows.values) ** 2).sum()], np.float64))[0]))
+        return coordinator.maximum(float(self.row_sums().max(initial=0.0)))
 
     def to_scipy(self) -> Any:
         """Gather the whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones.
@@ -555,7 +557,7 @@ class Matrix(CollectiveContext):
         self.check_open()
         from scipy import sparse
 
-        parts = self.halo.control.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
+        parts = self.halo.coordinator.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
         counts, columns, values = (np.concatenate(one) for one in zip(*parts))
         starts = np.concatenate([[0], np.cumsum(counts)])
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
@@ -589,7 +591,7 @@ class Matrix(CollectiveContext):
         try:
             self.halo.free()  # first: here the ranks see whether one has left, who does not come to free the rest
         finally:
-            left = self.halo.control.left is not None
+            left = self.halo.coordinator.left is not None
             for other in self._others.values():  # in the order in which all ranks have made them
                 other._let_go() if left else other.free()
             if self._collectives is not None and not left:
@@ -625,12 +627,12 @@ class Transposed:
         return self.T.multiply_transposed(x)
 
 
-def node_collectives(control: OwnControl) -> Collectives | None:
+def node_collectives(coordinator: StandaloneCoordinator) -> Collectives | None:
     """Make collectives by shared memory; None where the ranks are on several nodes, or there is one."""
-    if control.size == 1:
+    if coordinator.size == 1:
         return None
-    with control.watching("making collectives") as comm:
-        collectives = Collectives(comm, deadline_s=control.deadline_s)
+    with coordinator.watching("making collectives") as comm:
+        collectives = Collectives(comm, deadline_s=coordinator.deadline_s)
         if collectives.nodes > 1:
             collectives.free()
             return None

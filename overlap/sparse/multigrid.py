@@ -90,7 +90,7 @@ class Multigrid(Preconditioner):
         )
         agreed = {} if problem else {"shape": blocks.shape, "grid": blocks.grid}
         with self._made(problem, switch=switch, gather_to=gather_to, **agreed):
-            A.halo.control.check("the blocks of a multigrid", _problem(A, blocks))
+            A.halo.coordinator.check("the blocks of a multigrid", _problem(A, blocks))
             first = _Level(A, smoother(A))
             self._steps.append(first)
             if switch is None:
@@ -173,7 +173,7 @@ class _Level:
 
     def costs(self) -> Costs:
         """Measure (collective): the same numbers on all ranks."""
-        A, control = self.matrix, self.matrix.halo.control
+        A, coordinator = self.matrix, self.matrix.halo.coordinator
         small, large = np.zeros(1), np.zeros(8192)
 
         def cycle() -> None:
@@ -188,7 +188,7 @@ class _Level:
             for _ in range(_MEASURED):
                 one()
             times.append((perf_counter() - started) / _MEASURED)
-        cycle_s, latency_s, large_s = control.maximum(np.array(times))
+        cycle_s, latency_s, large_s = coordinator.maximum(np.array(times))
         return Costs(cycle_s / max(1, A.count), latency_s, max(0.0, large_s - latency_s) / large.nbytes)
 
 

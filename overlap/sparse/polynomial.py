@@ -56,12 +56,12 @@ class Chebyshev(Preconditioner):
             diagonal = A.diagonal()
             if A.block > 1:
                 raise InputError(f"expected a matrix of numbers, received one of blocks of {A.block} x {A.block}")
-            A.halo.control.check(
+            A.halo.coordinator.check(
                 "the diagonal of a Chebyshev",
                 None if (diagonal.real > 0).all() else "expected a positive diagonal, received one with other numbers",
             )
             self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
-            self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
+            self.largest = A.halo.coordinator.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
             self._middle = self.largest * (1 + 1 / ratio) / 2
             self._half = self.largest * (1 - 1 / ratio) / 2
             self._degree = degree

@@ -45,7 +45,9 @@ class Preconditioner(CollectiveContext):
 
     def _made(self, problem: str | None = None, **agreed: Any) -> AbstractContextManager[None]:
         """Make it on all ranks, or fail on all of them: a ``with`` block."""
-        return self._matrix.halo.control.together(f"making {type(self).__name__}", self.free, problem, **agreed)
+        return self._matrix.halo.coordinator.collective_section(
+            f"making {type(self).__name__}", self.free, problem, **agreed
+        )
 
     @property
     def matrix(self) -> Matrix:
@@ -92,7 +94,7 @@ class Preconditioner(CollectiveContext):
         return A.outward(z).astype(r.dtype, copy=False)
 
     def _fail(self, error: BaseException) -> Thread | None:
-        return self._matrix.halo.control.tell(error)
+        return self._matrix.halo.coordinator.notify(error)
 
     def free(self) -> None:
         """Free what it has made beside the matrix (collective); later calls raise `ClosedError`."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import repr_of
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from . import kernels
 from .arguments import TYPES
 
@@ -95,17 +95,17 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
 
 
 def assembled(
-    control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
+    coordinator: StandaloneCoordinator, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
 ) -> Rows:
     """Assemble this rank's rows, of all entries that any rank has of them."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
-    if control.maximum(int((owner != control.rank).any())):
-        parts = control.alltoall(
-            [(rows[owner == rank], columns[owner == rank], values[owner == rank]) for rank in range(control.size)]
+    if coordinator.maximum(int((owner != coordinator.rank).any())):
+        parts = coordinator.alltoall(
+            [(rows[owner == rank], columns[owner == rank], values[owner == rank]) for rank in range(coordinator.size)]
         )
         rows, columns, values = (np.concatenate(one) for one in zip(*parts))
-    first, count = int(limits[control.rank] - counts[control.rank]), counts[control.rank]
+    first, count = int(limits[coordinator.rank] - counts[coordinator.rank]), counts[coordinator.rank]
     key = (rows - first) * int(limits[-1]) + columns
     if not (np.diff(key) > 0).all():
         order = np.argsort(key, kind="stable")

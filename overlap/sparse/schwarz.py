@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ..halo import Halo
 from ..halo.plan import Entries, Traffic, of_indices
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .arguments import whole_problem
 from .incomplete import IC0
 from .matrix import Matrix
@@ -64,7 +64,7 @@ class AdditiveSchwarz(Preconditioner):
         self._solver: Preconditioner | None = None
         problem = whole_problem("overlap", overlap, 0) or whole_problem("corrections", corrections, 0, none=True)
         with self._made(problem, overlap=overlap, corrections=corrections):
-            if overlap and A.halo.control.size > 1:
+            if overlap and A.halo.coordinator.size > 1:
                 self._subdomain = _Subdomain(A, overlap)
                 if self._subdomain.matrix is not None:
                     self._solver = local(self._subdomain.matrix)
@@ -108,15 +108,15 @@ class _Subdomain:
     """
 
     def __init__(self, A: Matrix, overlap: int) -> None:
-        control = A.halo.control
+        coordinator = A.halo.coordinator
         mine = np.arange(A.rows.start, A.rows.stop)
         rows = A.local_rows
         numbers, columns, values = [rows.first + rows.row_of], [rows.columns], [rows.values]
         others = np.zeros(0, np.int64)
-        limits = np.cumsum(control.allgather(A.count))
+        limits = np.cumsum(coordinator.allgather(A.count))
         for _ in range(overlap):
             new = np.setdiff1d(np.concatenate(columns), np.concatenate([mine, others]))
-            for found, part in zip((numbers, columns, values), _rows_of(control, A, new, limits)):
+            for found, part in zip((numbers, columns, values), _rows_of(coordinator, A, new, limits)):
                 found.append(part)
             others = np.concatenate([others, new])
         everything = np.concatenate([mine, others])
@@ -126,15 +126,17 @@ class _Subdomain:
         i, j = (order[np.searchsorted(everything[order], one[inside])] for one in (i, j))
         length = len(everything)
         place = np.arange(length)
-        self.matrix = Matrix(MPI.COMM_SELF, i, j, v[inside], length, deadline_s=control.deadline_s) if length else None
+        self.matrix = (
+            Matrix(MPI.COMM_SELF, i, j, v[inside], length, deadline_s=coordinator.deadline_s) if length else None
+        )
         if self.matrix is not None:
             place[self.matrix.order] = np.arange(length)
         self._own = place[: A.count][A.order]
-        there = of_indices(control, mine[A.order], others, (self._own, place[A.count :], length))
-        back, self._added = _reversed(control, there)
+        there = of_indices(coordinator, mine[A.order], others, (self._own, place[A.count :], length))
+        back, self._added = _reversed(coordinator, there)
         kind = (A.dtype, (A.block,)) if A.block > 1 else A.dtype
-        self._there = Halo(OwnControl(control.comm, control.deadline_s), there, kind)
-        self._back = Halo(OwnControl(control.comm, control.deadline_s), back, kind)
+        self._there = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), there, kind)
+        self._back = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), back, kind)
         (self._r,) = self._there.empty()
         (self._z,) = self._back.empty()
         self._weights = np.ones(1)
@@ -165,10 +167,12 @@ def _copied(r: np.ndarray, z: np.ndarray) -> None:
     z[...] = r
 
 
-def _rows_of(control: OwnControl, A: Matrix, numbers: np.ndarray, limits: np.ndarray) -> list[np.ndarray]:
+def _rows_of(
+    coordinator: StandaloneCoordinator, A: Matrix, numbers: np.ndarray, limits: np.ndarray
+) -> list[np.ndarray]:
     """Rows of other ranks: row numbers, columns and values of their entries."""
     owners = np.searchsorted(limits, numbers, side="right")
-    asked = control.alltoall([numbers[owners == rank] for rank in range(control.size)])
+    asked = coordinator.alltoall([numbers[owners == rank] for rank in range(coordinator.size)])
     rows, answers = A.local_rows, []
     for wanted in asked:
         local = wanted - rows.first
@@ -177,13 +181,13 @@ def _rows_of(control: OwnControl, A: Matrix, numbers: np.ndarray, limits: np.nda
             rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local, counts
         ) + np.arange(counts.sum())
         answers.append((np.repeat(wanted, counts), rows.columns[entries], rows.values[entries]))
-    return [np.concatenate(one) for one in zip(*control.alltoall(answers))]
+    return [np.concatenate(one) for one in zip(*coordinator.alltoall(answers))]
 
 
-def _reversed(control: OwnControl, entries: Entries) -> tuple[Entries, list[Any]]:
+def _reversed(coordinator: StandaloneCoordinator, entries: Entries) -> tuple[Entries, list[Any]]:
     """Make messages that bring others' values of own entries into places after the array; pairs (own, place there)."""
     (length,) = entries.local_shape
-    theirs: list[Any] = [None] * control.size
+    theirs: list[Any] = [None] * coordinator.size
     pairs = []
     for one in entries.traffic:
         for region in one.sends:
@@ -191,8 +195,8 @@ def _reversed(control: OwnControl, entries: Entries) -> tuple[Entries, list[Any]
             theirs[one.rank] = slice(length, length + count)
             pairs.append((region, theirs[one.rank]))
             length += count
-    fills = control.alltoall(theirs)
-    lengths = control.allgather(length)
+    fills = coordinator.alltoall(theirs)
+    lengths = coordinator.allgather(length)
     return Entries(
         (length,),
         [

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from ..errors import InputError, RankError
 from ..interrupts import held_signals
 from ..masks import mask_problem
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden
 from . import kernels
@@ -53,7 +53,7 @@ class System:
 
     Attributes
     ----------
-    control : OwnControl
+    coordinator : StandaloneCoordinator
         The solver's collectives, besides those of the product.
     dtype : numpy.dtype
         The common type of all that is given, in which everything is computed.
@@ -92,9 +92,9 @@ class System:
         self._signals = held_signals()
         if isinstance(M, Preconditioner):
             M.check_open()
-        self.control = self._control_for(A, comm)
+        self.coordinator = self._coordinator_for(A, comm)
         self._owned = not isinstance(A, Matrix)
-        with self.control.together(f"solving with {name}", self._close):
+        with self.coordinator.collective_section(f"solving with {name}", self._close):
             b, x0 = self._checked(A, b, x0, M, rtol, atol, maxiter, callback, problem)
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):
@@ -109,7 +109,7 @@ class System:
             self.scale = None
             if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
                 self.scale = np.ones_like(self.b) if M is None else M.inverse
-            size, guesses = self.control.sum(np.array([self.b.size, x0 is not None], np.int64))
+            size, guesses = self.coordinator.sum(np.array([self.b.size, x0 is not None], np.int64))
             self._guessed = guesses > 0  # on some rank: all compute the residual
             self.most = 10 * int(size) if maxiter is None else int(maxiter)
 
@@ -127,7 +127,7 @@ class System:
     ) -> None:
         try:
             # Only what all ranks raise, or nothing, may be followed by a collective call.
-            if error is None or isinstance(error, InputError) or self.control.is_known(error):
+            if error is None or isinstance(error, InputError) or self.coordinator.is_known(error):
                 self._close()
         finally:
             if self._matrix is not None:
@@ -137,14 +137,14 @@ class System:
     # ---- what is given -----------------------------------------------------------------------
 
     @staticmethod
-    def _control_for(A: Any, comm: Any) -> OwnControl:
+    def _coordinator_for(A: Any, comm: Any) -> StandaloneCoordinator:
         if isinstance(A, Matrix):
             A.check_open()
-            return A.halo.control
+            return A.halo.coordinator
         if isinstance(comm, AsyncComm):
-            return OwnControl(comm.source, comm.runtime.deadline_s)
+            return StandaloneCoordinator(comm.source, comm.runtime.deadline_s)
         if isinstance(comm, MPI.Intracomm):
-            return OwnControl(comm, 60.0)
+            return StandaloneCoordinator(comm, 60.0)
         raise InputError(
             "expected a Matrix, or an operator with comm=, received an operator of type "
             f"{type(A).__name__} and comm={comm!r}"
@@ -182,7 +182,7 @@ class System:
             if problem is None and x0.shape != b.shape:
                 problem = f"expected x0 to have shape {b.shape}, received shape {x0.shape}"
             problem = problem or self._vector_problem("x0", A, x0)
-        self.control.check(self._name, problem, rtol=rtol, atol=atol, maxiter=maxiter)
+        self.coordinator.check(self._name, problem, rtol=rtol, atol=atol, maxiter=maxiter)
         found = getattr(A, "dtype", None)
         if found is None:  # as scipy does
             found = np.asarray(A @ b.astype(common_type(b.dtype), copy=False)).dtype
@@ -191,7 +191,7 @@ class System:
             self.dtype = np.result_type(self.dtype, np.complex64)
         if isinstance(M, Preconditioner) and M.matrix.dtype.kind == "c" and self.dtype.kind == "f":
             problem = "expected a preconditioner of real numbers for a real system, received one of a complex matrix"
-        self.control.check(self._name, problem, dtype=self.dtype.str)
+        self.coordinator.check(self._name, problem, dtype=self.dtype.str)
         return b, x0
 
     @staticmethod
@@ -224,7 +224,7 @@ class System:
     def _begin(self) -> None:
         """Compute the norm at which to stop, and the first residual."""
         norm = float(np.sqrt(self.dots((self.b, self.b))[0].real))
-        nothing = norm == 0 and not self.control.maximum(int(self.b.any()))
+        nothing = norm == 0 and not self.coordinator.maximum(int(self.b.any()))
         if not (0 < norm < np.inf or nothing):
             raise InputError(
                 f"expected a right side whose norm can be computed in {self.dtype}, received one with {norm:g}"
@@ -240,7 +240,7 @@ class System:
     def _close(self) -> None:
         """Free what was made for the solver (collective)."""
         if self._owned:
-            self.control.close()
+            self.coordinator.close()
 
     # ---- what solvers compute with -----------------------------------------------------------
 
@@ -272,7 +272,7 @@ class System:
         except BaseException as error:
             self._failed(error)
 
-    def told(self, x: np.ndarray) -> None:
+    def call_back(self, x: np.ndarray) -> None:
         """Call the user's function, with x in the user's order."""
         if self._callback is not None:
             try:
@@ -288,7 +288,7 @@ class System:
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum over all ranks, in place."""
         self._begin_sum(values)
-        (self._matrix or self.control).sum(values)
+        (self._matrix or self.coordinator).sum(values)
         self._end_sum(values)
         return values
 
@@ -301,10 +301,10 @@ class System:
         if self._matrix is not None:
             wait = self._matrix.start_sum(values, sums)
         else:
-            request = self.control.start_sum(values, sums)
+            request = self.coordinator.start_sum(values, sums)
 
             def wait() -> None:
-                self.control.end_sum(request)
+                self.coordinator.end_sum(request)
 
         def finish() -> None:
             wait()
@@ -329,7 +329,7 @@ class System:
         rest = self.residual(x)
         square = kernels.dot(rest.conj().reshape(-1), rest.reshape(-1)).real
         square, *times = self.sum(np.array([square, *self._watch.times()], float))
-        known = self._matrix is not None and self.control.size > 1
+        known = self._matrix is not None and self.coordinator.size > 1
         return Solution(
             self.outward(x),
             residuals,
@@ -380,11 +380,11 @@ class System:
         """
         error, self._error = self._error, None
         kind = 0 if error is None else 1 if isinstance(error, RankError) else 2 if isinstance(error, InputError) else 3
-        kinds = self.control.allgather(kind)
+        kinds = self.coordinator.allgather(kind)
         if error is not None and set(kinds) in ({1}, {3}):
             # All ranks leave in the same step, each by its own exception: as one program of scipy's does.
-            raise self.control.mark(error)
-        self.control.meet(self._name, error=error if kind == max(kinds) else None)
+            raise self.coordinator.mark(error)
+        self.coordinator.synchronize(self._name, error=error if kind == max(kinds) else None)
 
 
 def _copied(r: np.ndarray, z: np.ndarray) -> None:

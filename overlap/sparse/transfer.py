@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..arrays.blocks import Blocks
 from ..compiled import njit
 from ..losses import guarded
-from ..runtime.control.own_control import OwnControl
+from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
 from .matrix import Matrix, node_collectives
@@ -29,7 +29,7 @@ class GridTransfer:
 
     Attributes
     ----------
-    coarse_control : OwnControl or None
+    coarse_coordinator : StandaloneCoordinator or None
         For the ranks of the coarser level and its matrix; None on a rank that has none of it.
     """
 
@@ -39,24 +39,24 @@ class GridTransfer:
         self._parent_of = _parents(self._cells)  # in C order of the block; the next one in the order of storage
         self._parents = self._parent_of[A.order]
         self._own = np.zeros(A.count // 8, A.dtype)
-        self._control: OwnControl | None = None
+        self._coordinator: StandaloneCoordinator | None = None
         self._everything = np.zeros(0, A.dtype)
-        control = A.halo.control
-        self.coarse_control: OwnControl | None = None
+        coordinator = A.halo.coordinator
+        self.coarse_coordinator: StandaloneCoordinator | None = None
         if fine.size > coarse.size:
-            mine = merged_rank(control.rank, fine.grid, coarse.grid)
-            with control.watching("making groups of ranks that gather") as comm:
+            mine = merged_rank(coordinator.rank, fine.grid, coarse.grid)
+            with coordinator.watching("making groups of ranks that gather") as comm:
                 group = guarded(comm.Split(mine, comm.rank), comm)
-            self._control = _owned(group, control)
-            self._collectives = node_collectives(self._control)
-            leads = self._control.rank == 0
-            with control.watching("making the ranks of a coarser level") as comm:
+            self._coordinator = _owned(group, coordinator)
+            self._collectives = node_collectives(self._coordinator)
+            leads = self._coordinator.rank == 0
+            with coordinator.watching("making the ranks of a coarser level") as comm:
                 leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, mine), comm)
             if leads:
-                self.coarse_control = _owned(leaders, control)
-                self._everything = np.zeros(self._control.size * len(self._own), A.dtype)
+                self.coarse_coordinator = _owned(leaders, coordinator)
+                self._everything = np.zeros(self._coordinator.size * len(self._own), A.dtype)
         else:
-            self.coarse_control = OwnControl(control.comm, control.deadline_s)
+            self.coarse_coordinator = StandaloneCoordinator(coordinator.comm, coordinator.deadline_s)
 
     def coarse_matrix(self) -> Matrix | None:
         """Make the matrix of the coarser level; None on a rank that has none of it.
@@ -66,17 +66,17 @@ class GridTransfer:
         In short, (1/2) P^T A P, where P copies a coarse cell's value to its 8 cells.
         """
         entries = self._coarse_rows()
-        if self._control is not None:
-            every = self._control.gather(entries)
+        if self._coordinator is not None:
+            every = self._coordinator.gather(entries)
             rows, columns, values = (np.concatenate(one) for one in zip(*every)) if every is not None else entries
         else:
             rows, columns, values = entries
-        if self.coarse_control is None:
+        if self.coarse_coordinator is None:
             return None
-        coarse = Matrix(self.coarse_control, rows, columns, values, int(np.prod(equal_block(self._coarse))))
+        coarse = Matrix(self.coarse_coordinator, rows, columns, values, int(np.prod(equal_block(self._coarse))))
         place = np.empty(coarse.count, np.uint32)
         place[coarse.order] = np.arange(coarse.count)
-        if self._control is None:
+        if self._coordinator is None:
             self._parents = place[self._parents]
             self._own = np.zeros(coarse.count, coarse.dtype)
         else:
@@ -107,43 +107,43 @@ class GridTransfer:
 
     def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
         """Sum r - product over the children of each coarse cell, in the coarse matrix's order of storage."""
-        if self._control is None:
+        if self._coordinator is None:
             _restrict(self._parents, r, product, out)
             return
         _restrict(self._parents, r, product, self._own)
         if self._collectives is not None:
             self._collectives.Gather(self._own, self._everything)
         else:
-            with self._control.watching("gathering a coarse level") as comm:
+            with self._coordinator.watching("gathering a coarse level") as comm:
                 comm.Gather(self._own, self._everything)
-        if self.coarse_control is not None:
+        if self.coarse_coordinator is not None:
             _spread(self._place, self._everything, out)
 
     def prolong(self, coarse: np.ndarray, x: np.ndarray) -> None:
         """Add to each cell what its parent has."""
-        if self._control is None:
+        if self._coordinator is None:
             _prolong(self._parents, coarse, x)
             return
-        if self.coarse_control is not None:
+        if self.coarse_coordinator is not None:
             _collect(self._place, coarse, self._everything)
         if self._collectives is not None:
             self._collectives.Scatter(self._everything, self._own)
         else:
-            with self._control.watching("scattering a coarse level") as comm:
+            with self._coordinator.watching("scattering a coarse level") as comm:
                 comm.Scatter(self._everything, self._own)
         _prolong(self._parents, self._own, x)
 
     def free(self) -> None:
         """Free the groups (collective); the coarse matrix is freed by who has it."""
-        if self._control is not None:
+        if self._coordinator is not None:
             if self._collectives is not None:
                 self._collectives.free()
-            self._control.close()
+            self._coordinator.close()
 
 
-def _owned(comm: Any, control: OwnControl) -> OwnControl:
-    """Make a control of a communicator that is ours, with the same deadline."""
-    found = OwnControl(comm, control.deadline_s)
+def _owned(comm: Any, coordinator: StandaloneCoordinator) -> StandaloneCoordinator:
+    """Make a coordinator of a communicator that is ours, with the same deadline."""
+    found = StandaloneCoordinator(comm, coordinator.deadline_s)
     with found.watching("freeing a communicator"):
         comm.Free()
     return found

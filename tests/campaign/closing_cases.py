@@ -15,12 +15,18 @@ import overlap
 from campaign.fault_cases import KINDS
 from campaign.soak_cases import threads
 from overlap.fft.transform import Transform
-from overlap.runtime.control.control import Control
-from overlap.runtime.control.watchdog import Watchdog
+from overlap.runtime.coordinator.coordinator import Coordinator
+from overlap.runtime.coordinator.watchdog import Watchdog
 from overlap.runtime.threads.threads import Threads
 
 LONGEST_S = 5.0
-STEPS = ((Transform, "release"), (overlap.FFT2, "_forget"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))
+STEPS = (
+    (Transform, "release"),
+    (overlap.FFT2, "_forget"),
+    (Threads, "close"),
+    (Coordinator, "free"),
+    (Watchdog, "close"),
+)
 HOWS = ("body", "slice", "step", "signal")
 
 

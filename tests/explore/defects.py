@@ -12,8 +12,8 @@ from .schedule import explore
 def issued_again(runtime):
     """Take an exception that came when MPI had the operation for a refusal."""
 
-    @everywhere(runtime, "made")
-    def made(original, operation, blocking=True):
+    @everywhere(runtime, "issue")
+    def issue(original, operation, blocking=True):
         error = original(operation, blocking)
         if error is not None and not isinstance(error, runtime.host.MPI.Exception):
             raise runtime.host.NotIssued from error
@@ -28,8 +28,8 @@ def held_to_nothing(runtime):
 
 def agrees_late(runtime):
     @around(runtime.executor.Executor, "__init__")
-    def made(original, self, control, comms, outstanding, agree_every):
-        original(self, control, comms, outstanding, agree_every + (control.rank == 1))
+    def made(original, self, coordinator, comms, outstanding, agree_every):
+        original(self, coordinator, comms, outstanding, agree_every + (coordinator.rank == 1))
 
 
 def drains_one_less(runtime):

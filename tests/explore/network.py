@@ -28,7 +28,7 @@ def _raise():
     raise Interrupted("right after an operation")
 
 
-class Meeting:
+class Rendezvous:
     """A collective, until all ranks have come."""
 
     __slots__ = ("identity", "result", "signature", "tickets", "values")
@@ -111,11 +111,11 @@ class Network:
         for group in self.groups:
             if group.number in spoilt:
                 continue
-            for number, meeting in group.meetings.items():
-                ranks = sorted(ticket.rank for ticket in meeting.tickets)
+            for number, rendezvous in group.meetings.items():
+                ranks = sorted(ticket.rank for ticket in rendezvous.tickets)
                 lines.append(
                     f"communicator {group.number}, operation {number}: "
-                    f"{meeting.signature} {meeting.identity}: only ranks {ranks} came"
+                    f"{rendezvous.signature} {rendezvous.identity}: only ranks {ranks} came"
                 )
             for (source, target, tag), queue in group.messages.items():
                 if queue:
@@ -153,9 +153,9 @@ class Comm:
 
     def Dup(self):
         """A new communicator; the last one of them is `latest`."""
-        ticket, meeting = self._join(("Dup",), None, None, None)
+        ticket, rendezvous = self._join(("Dup",), None, None, None)
         ticket.Wait()
-        self.latest = Comm(self.network, meeting.result, self.rank)
+        self.latest = Comm(self.network, rendezvous.result, self.rank)
         return self.latest
 
     # ---- matching ----
@@ -165,34 +165,34 @@ class Comm:
         network, group = self.network, self.group
         number = self._calls
         self._calls += 1
-        meeting = group.meetings.get(number)
-        if meeting is None:
-            meeting = group.meetings[number] = Meeting(signature)
-        elif meeting.signature != signature:
+        rendezvous = group.meetings.get(number)
+        if rendezvous is None:
+            rendezvous = group.meetings[number] = Rendezvous(signature)
+        elif rendezvous.signature != signature:
             network.violated(
                 f"communicator {group.number}, operation {number}: rank {self.rank} "
-                f"issues {signature} {identity}, others {meeting.signature} "
-                f"{meeting.identity}"
+                f"issues {signature} {identity}, others {rendezvous.signature} "
+                f"{rendezvous.identity}"
             )
         if identity is not None:
-            if meeting.identity not in (None, identity):
+            if rendezvous.identity not in (None, identity):
                 network.violated(
                     f"communicator {group.number}, operation {number}: rank "
-                    f"{self.rank} issues {identity}, others {meeting.identity}"
+                    f"{self.rank} issues {identity}, others {rendezvous.identity}"
                 )
-            meeting.identity = identity
+            rendezvous.identity = identity
         ticket = Ticket(network, self.rank, error, counted)
-        meeting.tickets.append(ticket)
-        meeting.values.append(value)
-        if len(meeting.tickets) == network.size:
+        rendezvous.tickets.append(ticket)
+        rendezvous.values.append(value)
+        if len(rendezvous.tickets) == network.size:
             del group.meetings[number]
-            _combine(network, meeting)
-            for other in meeting.tickets:
+            _combine(network, rendezvous)
+            for other in rendezvous.tickets:
                 if not other.done:
                     threads.schedule.ready(other)
         elif early:
             ticket.happen()
-        return ticket, meeting
+        return ticket, rendezvous
 
     def _message(self, source, target, tag, sends, arrived):
         """One half of a message; `arrived` is called when it has met the other half."""
@@ -275,35 +275,35 @@ class Agreements(Comm):
         self._join(("agreement", len(values), op.handle, "blocking"), None, values, None)[0].Wait()
 
     def allgather(self, value):
-        ticket, meeting = self._join(("allgather",), None, (self.rank, value), None)
+        ticket, rendezvous = self._join(("allgather",), None, (self.rank, value), None)
         ticket.Wait()
-        return meeting.result
+        return rendezvous.result
 
     def Bcast(self, values, root=0):
         self._join(("report", root), None, (values, self.rank == root), None)[0].Wait()
 
 
-def _combine(network, meeting):
+def _combine(network, rendezvous):
     """Give the ranks what they agree on."""
-    kind = meeting.signature[0]
+    kind = rendezvous.signature[0]
     if kind == "agreement":
-        values = meeting.values
+        values = rendezvous.values
         for place in range(len(values[0])):
             given = [int(value[place]) for value in values]
-            result = REDUCED[meeting.signature[2]](given)
+            result = REDUCED[rendezvous.signature[2]](given)
             for value in values:
                 value[place] = result
     elif kind == "allgather":
-        meeting.result = [value for _, value in sorted(meeting.values, key=lambda pair: pair[0])]
+        rendezvous.result = [value for _, value in sorted(rendezvous.values, key=lambda pair: pair[0])]
     elif kind == "report":
-        [sent] = [values for values, is_root in meeting.values if is_root]
-        for values, _is_root in meeting.values:
+        [sent] = [values for values, is_root in rendezvous.values if is_root]
+        for values, _is_root in rendezvous.values:
             if len(values) != len(sent):
                 network.violated(f"a report of {len(sent)} bytes, received into {len(values)}")
             else:
                 values[:] = sent
     elif kind == "Dup":
-        meeting.result = Group(network, len(network.groups))
+        rendezvous.result = Group(network, len(network.groups))
 
 
 def _methods(name):

@@ -35,7 +35,7 @@ class Call:
     buffers: bool
     steps: list
     shown: bool = True  # the slices' keys have a text
-    crews: tuple = ()  # of each rank (see `overlap.runtime.threads.crew`); by default all threads
+    placements: tuple = ()  # of each rank (see `overlap.runtime.threads.placement`); by default all threads
     faults: list = field(default_factory=list)
 
 
@@ -93,7 +93,7 @@ def draw_call(random, ranks):
     buffers = random.random() < 0.5 and not (barrier and slices > depth)
     call = Call(wait, depth, random.choice((1, 2, 3, depth)), skeleton, buffers, table)
     call.shown = random.random() < 0.8
-    call.crews = tuple(random.choice(("alone", "helped", "threads")) for _ in range(ranks))
+    call.placements = tuple(random.choice(("alone", "helped", "threads")) for _ in range(ranks))
     if fails and slices:
         call.faults = [draw_fault(random, call, ranks) for _ in range(random.choice((1, 1, 2)))]
     return call

@@ -102,44 +102,44 @@ class Rank:
         self.source = world.sources[self.number]
         self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
-        self.executor = runtime.executor.Executor(world.control[self.number], wrapped, {}, plan.agree_every)
-        self.pools = {}  # crew -> its workers
+        self.executor = runtime.executor.Executor(world.coordinator[self.number], wrapped, {}, plan.agree_every)
+        self.pools = {}  # placement -> its workers
         for index, call in enumerate(plan.calls):
             self.doing = f"call {index}"
             self._call(index, call)
-        for crew, pool in self.pools.items():
-            for _ in self._indices(crew):
+        for placement, pool in self.pools.items():
+            for _ in self._indices(placement):
                 pool.stop()
         self.doing = None
 
-    def _indices(self, crew):
-        """The numbers of a crew's workers."""
-        return range(crew == "helped", self.world.plan.workers)
+    def _indices(self, placement):
+        """The numbers of a placement's workers."""
+        return range(placement == "helped", self.world.plan.workers)
 
-    def _workers(self, crew, wait):
-        """A crew's workers; started when they are first needed."""
-        if crew == "alone":
+    def _workers(self, placement, wait):
+        """A placement's workers; started when they are first needed."""
+        if placement == "alone":
             return None
-        if crew not in self.pools:
-            pool = self.pools[crew] = self.world.runtime.ready_steps.ReadySteps(self._abort, threads.SimpleQueue)
-            for index in self._indices(crew):
-                self.world.clock.start(pool.work, f"rank {self.number} worker {index}, {crew}")
-        self.pools[crew].core_tokens = self.tokens if wait == "block" and crew == "threads" else None
-        return self.pools[crew]
+        if placement not in self.pools:
+            pool = self.pools[placement] = self.world.runtime.ready_steps.ReadySteps(self._abort, threads.SimpleQueue)
+            for index in self._indices(placement):
+                self.world.clock.start(pool.work, f"rank {self.number} worker {index}, {placement}")
+        self.pools[placement].core_tokens = self.tokens if wait == "block" and placement == "threads" else None
+        return self.pools[placement]
 
-    def _crew(self, call):
-        """Which threads run a call here; see `overlap.runtime.threads.crew`."""
+    def _placement(self, call):
+        """Which threads run a call here; see `overlap.runtime.threads.placement`."""
         if call.wait == "off":
             return "alone"
-        crew = call.crews[self.number] if call.crews else "threads"
+        placement = call.placements[self.number] if call.placements else "threads"
         if len(call.steps) == 1:
-            crew = "helped"
-        return "alone" if crew == "helped" and self.world.plan.workers == 1 else crew
+            placement = "helped"
+        return "alone" if placement == "helped" and self.world.plan.workers == 1 else placement
 
     def _call(self, index, call):
         runtime, network, number = self.world.runtime, self.network, self.number
-        crew = self._crew(call)
-        pool = self._workers(crew, call.wait)
+        placement = self._placement(call)
+        pool = self._workers(placement, call.wait)
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         starts = max((sum(step[0] == "start" for step in steps) for steps in call.steps), default=0)
         parked = any(("barrier",) in steps for steps in call.steps)  # slices of all slots come to wait there
@@ -164,7 +164,7 @@ class Rank:
             None,
             self.executor.lock,
         )
-        waiting = self.executor.waiting(call.wait, self.job, pool, call.in_flight, 8, crew != "threads")
+        waiting = self.executor.waiting(call.wait, self.job, pool, call.in_flight, 8, placement != "threads")
         before = len(network.issued[number])
         self._arm(index, call)
         error = self.executor.run(self.job, waiting)

@@ -28,7 +28,7 @@ class World:
         self.clock = threads.Schedule(seed).begin(runtime.modules)
         runtime.executor._left_behind = 0
         self.network = Network(plan.ranks)
-        self.control = self.network.source(Agreements)
+        self.coordinator = self.network.source(Agreements)
         self.sources = self.network.source(Comm)
         self.ranks = [Rank(self, number) for number in range(plan.ranks)]
 

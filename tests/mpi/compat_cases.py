@@ -14,7 +14,7 @@ from mpi4py import MPI
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
-from overlap.runtime.control import control
+from overlap.runtime.coordinator import coordinator
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)}, {"padding": 1.5}]
@@ -382,7 +382,7 @@ def few_agreements(comm):
     before = 0
     for _ in range(2):
         plan = PFFT(comm, (6, 7, 8), axes=(0, 1, 2), dtype="d")
-        agreements, before = plan.runtime.control._meetings - before, plan.runtime.control._meetings
+        agreements, before = plan.runtime.coordinator._headers - before, plan.runtime.coordinator._headers
         plan.destroy()
     assert agreements <= 13, agreements
 
@@ -427,7 +427,7 @@ def runtimes_are_kept(comm):
                 again.destroy()
                 mine.Free()
             assert runtime.closed and not threads()
-        with patch.object(control, "MANY", 0):
+        with patch.object(coordinator, "MANY", 0):
             crowded = plan(comm)
             crowded.destroy()
             assert crowded.runtime.closed

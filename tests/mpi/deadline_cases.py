@@ -51,8 +51,8 @@ def late_entry(comm, wait):
         sums.check()
         if comm.rank == 0:
             time.sleep(1.5)
-        with rt.together("planning"):
-            rt.control.barrier()
+        with rt.collective_section("planning"):
+            rt.coordinator.barrier()
         if comm.rank == 0:
             time.sleep(1.5)
         with overlap.Runtime(comm, deadline_s=0.5):
@@ -61,10 +61,10 @@ def late_entry(comm, wait):
 
 def lost_together(comm, how):
     """A rank that is lost while a plan is made ends the job."""
-    with overlap.Runtime(comm, deadline_s=1) as rt, rt.together("planning"):
-        rt.control.barrier()
+    with overlap.Runtime(comm, deadline_s=1) as rt, rt.collective_section("planning"):
+        rt.coordinator.barrier()
         if comm.rank == comm.size - 1:
             if how == "sleeps":
                 time.sleep(1000)
             os.kill(os.getpid(), signal.SIGSTOP)
-        rt.control.maximum(1)
+        rt.coordinator.maximum(1)

@@ -12,7 +12,7 @@ from communicators import few_left
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.control import control
+from overlap.runtime.coordinator import coordinator
 
 WAITS = ("off", "block", "poll")
 
@@ -106,7 +106,7 @@ def user_threads(comm):
                 outcome(here.pipeline, range(3)),
                 outcome(first.preflight),
                 outcome(first.wrap, comm),
-                outcome(first.control.barrier),
+                outcome(first.coordinator.barrier),
                 outcome(first.close),
             ]
             if several:
@@ -127,24 +127,24 @@ def user_threads(comm):
 # ---- what all ranks do together --------------------------------------------------------------
 
 
-def together(comm):
+def collective_section(comm):
     """An exception on some rank is one exception on all, wherever the others are by then."""
     bad = comm.rank == comm.size - 1
     with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
         sums = Sums(rt)
 
         def plan(raised, step, freed):
-            with rt.together("planning", lambda: freed.append("outer")):
+            with rt.collective_section("planning", lambda: freed.append("outer")):
                 for number in range(5):
                     if number == step and bad:
                         raise raised
                     if number == 0:
-                        assert rt.control.allgather(rt.comm.rank) == list(range(comm.size))
+                        assert rt.coordinator.allgather(rt.comm.rank) == list(range(comm.size))
                     elif number == 1:
                         sums.check()
                     elif number == 2:
-                        with rt.together("a part", lambda: freed.append("inner")):
-                            rt.control.barrier()
+                        with rt.collective_section("a part", lambda: freed.append("inner")):
+                            rt.coordinator.barrier()
                             if step == 2.5 and bad:
                                 raise raised
                     elif number == 3:
@@ -173,7 +173,7 @@ def together(comm):
 
         # What a pipeline raised is known to all ranks already.
         def failing():
-            with rt.together("planning"):
+            with rt.collective_section("planning"):
                 sums.hook = fail
                 sums.pipeline(range(SLICES))
 
@@ -188,18 +188,18 @@ def together(comm):
 def different_calls(comm):
     """Ranks that are about to do different things are told what each of them is about to do."""
     with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
-        sums, control = Sums(rt), rt.control
+        sums, coordinator = Sums(rt), rt.coordinator
         calls = (
-            lambda: control.allgather(1),
-            control.barrier,
-            lambda: control.maximum(1.0),
-            lambda: control.maximum(np.ones(3)),
-            lambda: control.bcast(1),
-            lambda: control.bcast(1, comm.size - 1),
-            lambda: control.gather(3),
+            lambda: coordinator.allgather(1),
+            coordinator.barrier,
+            lambda: coordinator.maximum(1.0),
+            lambda: coordinator.maximum(np.ones(3)),
+            lambda: coordinator.bcast(1),
+            lambda: coordinator.bcast(1, comm.size - 1),
+            lambda: coordinator.gather(3),
             lambda: sums.pipeline(range(3)),
             lambda: rt.preflight(shape=3),
-            lambda: rt.together("planning").__enter__(),
+            lambda: rt.collective_section("planning").__enter__(),
         )
         for one in calls:
             for other in calls:
@@ -212,26 +212,26 @@ def different_calls(comm):
 def collectives(comm):
     """The library's own collectives against what is known."""
     with overlap.Runtime(comm) as rt:
-        control, rank, size = rt.control, comm.rank, comm.size
-        assert (control.rank, control.size) == (rank, size)
-        assert control.allgather({"rank": rank}) == [{"rank": other} for other in range(size)]
+        coordinator, rank, size = rt.coordinator, comm.rank, comm.size
+        assert (coordinator.rank, coordinator.size) == (rank, size)
+        assert coordinator.allgather({"rank": rank}) == [{"rank": other} for other in range(size)]
         for root in range(size):
-            assert control.bcast(("from", rank), root) == ("from", root)
-            found = control.gather(rank**2, root)
+            assert coordinator.bcast(("from", rank), root) == ("from", root)
+            found = coordinator.gather(rank**2, root)
             assert found == ([other**2 for other in range(size)] if rank == root else None)
         for value, most, least in ((rank, size - 1, 0), (rank / 2, (size - 1) / 2, 0.0)):
-            assert control.maximum(value) == most and type(control.maximum(value)) is type(value)
-            assert control.minimum(value) == least and type(control.minimum(value)) is type(value)
+            assert coordinator.maximum(value) == most and type(coordinator.maximum(value)) is type(value)
+            assert coordinator.minimum(value) == least and type(coordinator.minimum(value)) is type(value)
         array = np.array([[rank, -rank]], dtype=np.float32)
-        np.testing.assert_array_equal(control.maximum(array), [[size - 1, 0]])
-        np.testing.assert_array_equal(control.minimum(array), [[0, 1 - size]])
-        assert control.maximum(array).dtype == np.float32 and array[0, 0] == rank
-        assert control.alltoall_s(100) > 0
-        assert control.ranks_of(comm) == tuple(range(size)) and control.ranks_of(None) is None
+        np.testing.assert_array_equal(coordinator.maximum(array), [[size - 1, 0]])
+        np.testing.assert_array_equal(coordinator.minimum(array), [[0, 1 - size]])
+        assert coordinator.maximum(array).dtype == np.float32 and array[0, 0] == rank
+        assert coordinator.alltoall_s(100) > 0
+        assert coordinator.ranks_of(comm) == tuple(range(size)) and coordinator.ranks_of(None) is None
         half = comm.Split(rank % 2)
-        assert control.ranks_of(half) == tuple(range(rank % 2, size, 2))
+        assert coordinator.ranks_of(half) == tuple(range(rank % 2, size, 2))
         half.Free()
-        error = outcome(control.allgather, lambda: None if rank else 1)  # cannot be pickled
+        error = outcome(coordinator.allgather, lambda: None if rank else 1)  # cannot be pickled
         same_error(comm, error, overlap.RankError, "rank 0", "pickle")
 
 
@@ -281,23 +281,23 @@ def dropped_on_some_ranks(comm, count):
         held.clear()
         gc.collect()
         overlap.Runtime(comm, wait="off").close()
-    assert not control._dropped and control._open == 0, (control._dropped, control._open)
+    assert not coordinator._dropped and coordinator._open == 0, (coordinator._dropped, coordinator._open)
 
 
 def too_many_runtimes(comm):
     """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
-    limits = control.MANY, control.MOST
-    with few_left(comm, control.MOST):
+    limits = coordinator.MANY, coordinator.MOST
+    with few_left(comm, coordinator.MOST):
         pass  # MPI has more than the limit
     held = []
     error = None
-    control.MANY, control.MOST = (limit // 10 for limit in limits)
+    coordinator.MANY, coordinator.MOST = (limit // 10 for limit in limits)
     try:
         while error is None:
             error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
             assert len(held) < 100
     finally:
-        control.MANY, control.MOST = limits
+        coordinator.MANY, coordinator.MOST = limits
     same_error(comm, error, overlap.InputError, "communicators of open runtimes")
     for rt in held:
         rt.close()
@@ -329,7 +329,7 @@ def out_of_memory(number):
 
 def plans(comm):
     """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
-    from overlap.runtime.control import control
+    from overlap.runtime.coordinator import coordinator
 
     def remade(make, use):
         with make() as plan:
@@ -356,5 +356,5 @@ def plans(comm):
                 failures += 1
             gc.collect()
             assert not _ours(), (name, number, _ours())
-            assert control._open == 0, (name, number, control._open)
+            assert coordinator._open == 0, (name, number, coordinator._open)
         assert failures, name

@@ -217,6 +217,8 @@ def members_of(public: type) -> dict[str, object]:
             special = name.startswith("__") and name.endswith("__")
             if (special and (name in OBJECT or name in MEANS_NOTHING)) or (name.startswith("_") and not special):
                 continue
+            if isinstance(value, property) and (value.__doc__ or "").startswith("Old name of"):
+                continue  # as the method it gives
             if callable(value) or isinstance(value, property | classmethod | staticmethod):
                 found[name] = value
     return found

@@ -67,7 +67,7 @@ def pipeline(lab: Lab) -> Any:
     return lab.given_by(rt, rt.pipelined(summing))
 
 
-def together(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> None:
+def collective_section(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> None:
     with function(*args, **kwargs):
         pass
 
@@ -240,7 +240,7 @@ SUBJECTS = (
         working={"close": "to close twice is allowed", "check_open": "see the calls"},
         internal={
             **dict.fromkeys(("pause", "resume", "enter"), OF_LAYERS),
-            **dict.fromkeys(("shrink", "noticing_losses"), "where ranks are lost: see test_losses"),
+            **dict.fromkeys(("shrink", "detecting_losses"), "where ranks are lost: see test_losses"),
         },
         calls={
             "check_open": Call(local=True),
@@ -250,9 +250,9 @@ SUBJECTS = (
             "loads": Call(),
             "pipelined": Call(program_of, summed, run=piped),
             "preflight": Call(legal={"problem": "it is told"}),
-            "together": Call(
+            "collective_section": Call(
                 lambda lab, rt: {"what": "testing"},
-                run=together,
+                run=collective_section,
             ),
             "wrap": Call(untold={"comm": "it is collective over this communicator"}),
         },

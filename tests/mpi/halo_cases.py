@@ -285,7 +285,7 @@ def late_in_recovery(comm, transport):
     with Halo(comm, where, transport=transport, deadline_s=5.0) as halo:
         u = np.zeros(6)
         raises_everywhere(comm, InputError, "expected an array", lambda: halo.exchange([] if comm.rank == 0 else u))
-        watching = halo.control.watching
+        watching = halo.coordinator.watching
 
         @contextmanager
         def late(what):
@@ -295,7 +295,7 @@ def late_in_recovery(comm, transport):
                     control_comm.Iprobe()  # MPI takes what has arrived
                 yield control_comm
 
-        halo.control.watching = late
+        halo.coordinator.watching = late
         for number in range(3):
             expected = fill(where, comm.rank, u, number)
             halo.exchange(u)

@@ -10,7 +10,7 @@ from error_cases import WAITS, Boom, raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.control.header import canonical
+from overlap.runtime.coordinator.header import canonical
 
 # ---- input -----------------------------------------------------------------------------------
 
@@ -283,11 +283,11 @@ def unattributable_together(comm):
         with overlap.Runtime(comm, wait="off", deadline_s=20) as rt:
 
             def plan():
-                with rt.together("planning"):
-                    rt.control.barrier()
+                with rt.collective_section("planning"):
+                    rt.coordinator.barrier()
                     if comm.rank == comm.size - 1:
                         raise kind
-                    rt.control.barrier()
+                    rt.coordinator.barrier()
 
             error = raised(overlap.RankError, plan)
             same_message(comm, error)

@@ -20,8 +20,8 @@ from runtime_cases import WAITS, Spy
 
 import overlap
 from overlap.fft.transform import Transform
-from overlap.runtime.control.control import Control
-from overlap.runtime.control.watchdog import Watchdog
+from overlap.runtime.coordinator.coordinator import Coordinator
+from overlap.runtime.coordinator.watchdog import Watchdog
 from overlap.runtime.threads.threads import Threads
 
 # ---- nesting, closing ------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def closing_goes_on(comm):
         return fail
 
     for with_signal, (owner, name) in product(  # noqa: B007 (in `failing`)
-        (False, True), ((Transform, "release"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))
+        (False, True), ((Transform, "release"), (Threads, "close"), (Coordinator, "free"), (Watchdog, "close"))
     ):
         plan = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "poll", "effort": "estimate"})
         plan.forward(plan.real.empty())

@@ -154,7 +154,7 @@ def awaited_collectives(rt, wait):
 def solver(rt, wait, solve=cg):
     n = 8 * rt.comm.size
     A = Matrix.from_stencil(rt.comm.source, (n,), [(0,), (-1,), (1,)], [4.0, -1.0, -1.0])
-    x = field((n,), A.halo.control.rank * A.count + np.arange(A.count))
+    x = field((n,), A.halo.coordinator.rank * A.count + np.arange(A.count))
 
     def call():
         np.testing.assert_allclose(solve(A, A @ x, rtol=1e-12).x, x, atol=1e-9)
@@ -190,10 +190,10 @@ def making(rt, wait):
     return call, []
 
 
-def control(rt, wait):
+def coordinator(rt, wait):
     def call():
-        assert rt.control.allgather(rt.comm.rank) == list(range(rt.comm.size))
-        assert rt.control.maximum(rt.comm.rank) == rt.comm.size - 1
+        assert rt.coordinator.allgather(rt.comm.rank) == list(range(rt.comm.size))
+        assert rt.coordinator.maximum(rt.comm.rank) == rt.comm.size - 1
         rt.preflight(alike=3)
 
     return call, []
@@ -262,7 +262,7 @@ DOINGS = {
         pipelined_solver,
         planning,
         making,
-        control,
+        coordinator,
         arrays,
         functions,
         saving,
@@ -330,7 +330,7 @@ def lose_some(comm, folder, rt, doing, wait, victims, delay_s, warm=2):
     call, closed = DOINGS[doing](rt, wait)
     for _ in range(warm):
         call()
-    rt.control.barrier()
+    rt.coordinator.barrier()
     killing = Killing(comm, folder)
     if rt.comm.rank in victims and delay_s is not None:
         killing.after(delay_s)
@@ -431,8 +431,8 @@ def in_a_step(comm, folder, wait, workers):
 def while_made(comm, folder, after):
     """A rank dies while the first runtime is made: the others go on from the user's communicator."""
     if comm.rank == 1:
-        control_of = overlap.runtime.control.control.Control
-        original, count, killing = control_of.meet_here, [0], Killing(comm, folder)
+        control_of = overlap.runtime.coordinator.coordinator.Coordinator
+        original, count, killing = control_of.synchronize_here, [0], Killing(comm, folder)
 
         def counted(self, *args, **kwargs):
             count[0] += 1
@@ -440,12 +440,12 @@ def while_made(comm, folder, after):
                 killing.now()
             return original(self, *args, **kwargs)
 
-        control_of.meet_here = counted
+        control_of.synchronize_here = counted
     with pytest.raises(RankLost) as caught:
         Runtime(comm, on_loss="raise")
     assert Killing(comm, folder).passed_s() < NOTICED_S
     with caught.value.survivors() as rt:
-        assert rt.control.allgather(comm.rank) == [0, 2]
+        assert rt.coordinator.allgather(comm.rank) == [0, 2]
     assert not comm.Is_revoked()
 
 

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.control import meeting
+from overlap.runtime.coordinator import rendezvous
 
 MANY = 700  # meetings: more than their numbers on the board have values
 
@@ -17,17 +17,17 @@ def headers_and_agreements(comm):
     full = np.random.default_rng(3).standard_normal((8, 12)) + 0j
     for on_one_node in (True, False):
         with (
-            mock.patch.object(meeting, "on_one_node", return_value=on_one_node),
+            mock.patch.object(rendezvous, "on_one_node", return_value=on_one_node),
             overlap.Runtime(comm) as rt,
             overlap.FFT2(rt, full.shape, full.dtype, settings={"wait": "off"}) as plan,
         ):
-            assert rt.control.meeting.has_board == (on_one_node and comm.size > 1)
+            assert rt.coordinator.rendezvous.has_board == (on_one_node and comm.size > 1)
             u, spectrum = plan.real.empty(), plan.spectrum.empty()
             u[...] = full[plan.real.local_slice]
             expected = np.fft.fft2(full)[plan.spectrum.local_slice]
             for number in range(MANY):
                 if number % 3 == 0:
-                    rt.control.barrier()
+                    rt.coordinator.barrier()
                 spectrum[...] = 0
                 plan.forward(u, out=spectrum)
                 np.testing.assert_allclose(spectrum, expected, atol=1e-12)
@@ -48,7 +48,7 @@ def messages_go_on_while_ranks_meet(comm):
     ):
         u, spectrum = plan.real.empty(), plan.spectrum.empty()
         u[...] = 1
-        for call in (rt.control.barrier, *[lambda: plan.forward(u, out=spectrum)] * 4):
+        for call in (rt.coordinator.barrier, *[lambda: plan.forward(u, out=spectrum)] * 4):
             received[...] = 0
             request = comm.Isend(sent, (comm.rank + 1) % comm.size) if comm.rank == 0 else MPI.REQUEST_NULL
             if comm.rank == 1:

@@ -135,7 +135,7 @@ def cycles(comm):
     with diffusion(comm, blocks, field(blocks.shape)[blocks.part(comm.rank)].reshape(shape), TOP) as A:
 
         def product(a, b):
-            return A.halo.control.sum(np.array([a @ b]))[0]
+            return A.halo.coordinator.sum(np.array([a @ b]))[0]
 
         for smoother, switch, few in (
             (Chebyshev, 1, 1),
@@ -171,7 +171,7 @@ def solutions(comm):
         for number, switch in enumerate((1, 2, None)):
             before = transfer_module.node_collectives
             if number == 1:
-                transfer_module.node_collectives = lambda control: None
+                transfer_module.node_collectives = lambda coordinator: None
             try:
                 with Multigrid(A, blocks, switch=switch) as M:
                     found = cg(A, -np.ones(A.count), rtol=1e-12, M=M)

@@ -62,7 +62,7 @@ def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False,
     step, (x, y) = protected.restore(rt)
     assert step == 20 and x.comm.size == comm.size - len(victims)
     good = (np.asarray(x) == values(20, x.local_slice)).all() and (np.asarray(y) == 20j).all()
-    assert rt.control.minimum(int(good)), "restored wrong fields"
+    assert rt.coordinator.minimum(int(good)), "restored wrong fields"
     step, (x, _) = protected.restore(rt, like=[after.real, after.spectrum])
     assert x.local_slice == after.real.local_slice and (np.asarray(x) == values(20, x.local_slice)).all()
     assert after.forward.settings == plan.forward.settings

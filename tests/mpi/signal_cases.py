@@ -89,7 +89,7 @@ def quiet_handlers(comm, wait):
     with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
         sums = Sums(rt)
         seen = []
-        with handling(signal.SIGUSR1, lambda *_: seen.append(rt.control.running)):
+        with handling(signal.SIGUSR1, lambda *_: seen.append(rt.coordinator.running)):
             for _ in range(3):
                 sums.hook = lambda z: z == 3 and os.kill(os.getpid(), signal.SIGUSR1)
                 sums.pipeline(range(SLICES))
@@ -106,14 +106,14 @@ def interrupted_together(comm):
             reached = []
 
             def plan():
-                with rt.together("planning", lambda: freed.append(True)):
+                with rt.collective_section("planning", lambda: freed.append(True)):
                     for step in range(3):
                         if comm.rank == 0 and step == moment:
                             signal.raise_signal(signal.SIGINT)
                         reached.append(step)  # held back until the ranks meet
                         if step == 1:
                             sums.check()
-                        rt.control.maximum(step)
+                        rt.coordinator.maximum(step)
 
             error = outcome(plan)
             assert freed == [True] and reached[-1] == moment, (freed, reached)
@@ -217,7 +217,7 @@ def interrupted_while_failing(comm):
 def interrupted_in_preflight(comm):
     """Ctrl-C while a rank waits for the others' input: the others are not left alone either."""
     with overlap.Runtime(comm, wait="poll", deadline_s=5) as rt:
-        original = rt.control.enter
+        original = rt.coordinator.enter
 
         @rt.pipelined
         async def program(z):
@@ -228,10 +228,10 @@ def interrupted_in_preflight(comm):
             if comm.rank == 0:
                 signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
 
-        rt.control.enter = enter
+        rt.coordinator.enter = enter
         kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
         raised(kind, program, range(5))
-        rt.control.enter = original
+        rt.coordinator.enter = original
         program(range(5))
 
 

@@ -156,13 +156,13 @@ def parallel_parts(comm):
     """Parts run on as many workers as there are, in any order, and all before the slice goes on."""
     for wait in WAITS:
         for workers in (1, 3):
-            together = threading.Barrier(workers if wait != "off" else 1)
+            collective_section = threading.Barrier(workers if wait != "off" else 1)
             with overlap.Runtime(comm, workers=workers, depth=3, wait=wait) as rt:
                 seen, total = [], np.zeros(1)
 
                 def part(index):
-                    if index < together.parties:
-                        together.wait(PATIENCE_S)
+                    if index < collective_section.parties:
+                        collective_section.wait(PATIENCE_S)
                     seen.append((index, worker_index()))
 
                 @rt.pipelined

@@ -285,7 +285,7 @@ def operators(comm):
         np.testing.assert_allclose(cg(Diagonal(), b, rtol=1e-12, M=Inverse(), comm=rt.comm).x, 1 / diagonal, rtol=1e-11)
         options = dict(rtol=0, atol=0, maxiter=None, callback=None)
         with System("cg", Diagonal(), b, None, None, rt.comm, **options) as system:
-            assert system.control.deadline_s == 77.0
+            assert system.coordinator.deadline_s == 77.0
     with Matrix.from_scipy(comm, sparse.diags_array(np.arange(1.0, 21.0)).tocsr()[here]) as A:
         np.testing.assert_allclose(bicgstab(A, b, rtol=1e-12, M=Inverse()).x, 1 / diagonal, rtol=1e-11)
 
@@ -300,8 +300,8 @@ def stopped(comm, where):
             os.kill(os.getpid(), signal.SIGSTOP)
         if where == "made":
             Matrix(comm, rows, rows, np.ones(2), 2, deadline_s=1)
-        control = A.halo.control
-        control.end_sum(control.start_sum(np.ones(1), np.ones(1)))
+        coordinator = A.halo.coordinator
+        coordinator.end_sum(coordinator.start_sum(np.ones(1), np.ones(1)))
 
 
 def errors(comm):

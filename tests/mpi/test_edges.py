@@ -21,7 +21,9 @@ def test_signals_and_arguments(wait, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_all_ranks_do_together(ranks):
     jobs.run_job(
-        "edge_cases:collectives,together,signal_cases:interrupted_together,input_cases:what_compares_equal", ranks
+        "edge_cases:collectives,collective_section,signal_cases:interrupted_together,input_cases:what_compares_equal",
+        ranks,
+        ranks,
     )
 
 
@@ -30,7 +32,7 @@ def test_different_calls():
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job("edge_cases:collectives,together,signal_cases:interrupted_together", 3, mpi="openmpi")
+    jobs.run_job("edge_cases:collectives,collective_section,signal_cases:interrupted_together", 3, mpi="openmpi")
     jobs.run_job("signal_cases:alarms,terminated", 3, mpi="openmpi", args={"wait": "poll"})
 
 

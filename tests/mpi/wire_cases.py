@@ -23,7 +23,7 @@ from wire import Recorded, compact, recorded, recording_function
 import overlap
 from overlap import all_of, barrier, parallel, stagger, start, take_turn, wait_for_slices
 from overlap.fft.engine import fftw
-from overlap.runtime.control import meeting
+from overlap.runtime.coordinator import rendezvous
 from overlap.runtime.scheduling import whole_call
 
 WAITS = ("off", "block", "poll")
@@ -474,7 +474,7 @@ def run(comm: MPI.Intracomm, name: str) -> list[str]:
         program = partial(program, layout=layout)
     with (
         mock.patch.object(whole_call, "mpi_function", recording_function),
-        mock.patch.object(meeting, "on_one_node", return_value=False),  # what is told at a board is no call of MPI
+        mock.patch.object(rendezvous, "on_one_node", return_value=False),  # what is told at a board is no call of MPI
     ):
         for call, result in program(own):
             lines.append("--")

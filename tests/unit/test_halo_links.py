@@ -83,9 +83,9 @@ def made(arrows, size):
     node, windows = Node(size), [None] * size
 
     def make(rank):
-        control = SimpleNamespace(watching=lambda what: nullcontext())
+        coordinator = SimpleNamespace(watching=lambda what: nullcontext())
         windows[rank] = OneProcess(
-            control,
+            coordinator,
             node.seen_by(rank),
             {other: other for other in range(size)},
             traffic_of(arrows, rank, size),

@@ -45,9 +45,9 @@ def problems(draw):
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=axes, max_size=axes)))
     along = draw(st.sampled_from([axis for axis in range(axes) if axis != split]))
     weights = draw(st.none() | st.lists(st.integers(1, 9), min_size=int(np.prod(grid)), max_size=int(np.prod(grid))))
-    together = draw(st.just([]) | st.lists(st.integers(1, 3), min_size=axes, max_size=axes))
+    collective_section = draw(st.just([]) | st.lists(st.integers(1, 3), min_size=axes, max_size=axes))
     return (
-        Layout(tuple(splits), grid, weights and tuple(weights), tuple(together)),
+        Layout(tuple(splits), grid, weights and tuple(weights), tuple(collective_section)),
         Transpose(joined, split),
         shape,
         along,
@@ -125,11 +125,11 @@ def test_contiguous_boxes(bounds):
 
 
 def test_indices_that_stay_together():
-    layout = Layout((0, None), (3,), together=(2, 1))
+    layout = Layout((0, None), (3,), multiples=(2, 1))
     assert layout.parts((9, 4), 0) == [slice(0, 4), slice(4, 8), slice(8, 9)]
     assert layout.transposed(Transpose(0, 1)).parts((9, 4), 1) == [slice(0, 2), slice(2, 3), slice(3, 4)]
     assert replace(layout, weights=(1, 3, 1)).parts((9, 4), 0) == [slice(0, 2), slice(2, 8), slice(8, 9)]
-    assert Layout((0, None), (4,), together=(2, 1)).parts((5, 4), 0) == [
+    assert Layout((0, None), (4,), multiples=(2, 1)).parts((5, 4), 0) == [
         slice(0, 2),
         slice(2, 4),
         slice(4, 5),

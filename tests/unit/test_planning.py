@@ -11,14 +11,14 @@ from overlap.fft.engine import fftw
 from overlap.fft.planning import expected, refining, trials, tune
 from overlap.fft.planning.candidates import LATE, FieldCandidates, PlaneCandidates
 from overlap.fft.planning.refining import Refinement
-from overlap.fft.planning.search import adopt, choose
+from overlap.fft.planning.search import choose, use_settings
 from overlap.fft.planning.settings import settings_problem
 from overlap.timing.messages import LatencyBandwidth
 
 FULL = Settings("poll", 8, 4, 4, 8, late=0.0)
 
 
-class Control:
+class Coordinator:
     """Two ranks that measure the same, each on a host of its own."""
 
     rank, size = 0, 2
@@ -45,11 +45,11 @@ class Transform:
     def __init__(self, candidates, cost, slices=512, nbytes=2**16, workers=1, units=1):
         self.candidates, self.cost, self.slices, self.units = candidates, cost, slices, units
         self.nbytes = nbytes
-        self.control = Control()
+        self.coordinator = Coordinator()
         self.runtime = SimpleNamespace(
             workers=workers,
-            control=self.control,
-            together=self._together,
+            coordinator=self.coordinator,
+            collective_section=self._collective_section,
             cache={"latency and bandwidth": LatencyBandwidth(1e-5, 1e9)},
         )
         self.planning, self.trials, self.tuned, self.settings = False, None, None, None
@@ -59,7 +59,7 @@ class Transform:
         self.can_be_late, self.replans = True, False
 
     @contextmanager
-    def _together(self, what, undo):
+    def _collective_section(self, what, undo):
         try:
             yield
         except BaseException:
@@ -342,10 +342,10 @@ def test_settings_found_before_give_way_to_requests():
         (Settings(late=0.5), replace(found, late=0.5)),
     ):
         transform = Transform(cost=None, **PLANES)
-        adopt(transform, request_, found)
+        use_settings(transform, request_, found)
         assert transform.settings == adopted, request_
     transform = Transform(cost=None, **PLANES)
-    adopt(transform, Settings("off"), found)
+    use_settings(transform, Settings("off"), found)
     assert transform.settings == Settings("off", 1, 32, 1, 8, "patient", 0.0)  # messages of 2 MiB
 
 
@@ -396,7 +396,7 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
 def test_shares_that_are_late_are_tried_once_the_fastest_mode_is_known(monkeypatch, share):
     """A model that knows one stage finds no share worth a try; the calls do."""
     transform = Transform(cost=costing({"wait": "poll", "late": share}), **FIELDS)
-    transform.control.hosts = ("one", "two")
+    transform.coordinator.hosts = ("one", "two")
     choose(transform, Settings())
     monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
     transform.planning = True  # the arrays are the test's
@@ -437,7 +437,7 @@ def test_one_disturbed_call_does_not_decide(monkeypatch, disturbed):
 def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypatch, hosts, cores, wait):
     monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: cores)
     transform = Transform(cost=costing({}), **PLANES)
-    transform.control.hosts = hosts
+    transform.coordinator.hosts = hosts
     choose(transform, Settings())
     assert transform.settings.wait == wait
 

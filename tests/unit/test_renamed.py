@@ -3,6 +3,9 @@
 from importlib import import_module
 
 import pytest
+from mpi4py import MPI
+
+import overlap
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,10 @@ def test_old_names_are_found_with_a_warning(module, old, new):
     assert old not in package.__all__
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         package.Nothing  # noqa: B018
+
+
+def test_old_method_is_found_with_a_warning():
+    with overlap.Runtime(MPI.COMM_SELF) as rt:
+        with pytest.warns(DeprecationWarning, match="Runtime.together is called collective_section now") as warnings:
+            assert rt.together == rt.collective_section
+        assert warnings[0].filename == __file__

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.errors import InputError
-from overlap.runtime.control.hot_wait import LONGEST_SLEEP_S
+from overlap.runtime.coordinator.hot_wait import LONGEST_SLEEP_S
 from overlap.timing import model
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, simulate
 from overlap.timing.threads import ThreadScaling

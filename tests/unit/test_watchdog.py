@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime.control import watchdog
+from overlap.runtime.coordinator import watchdog
 
 
 class Clock:

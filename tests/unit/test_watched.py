@@ -1,4 +1,4 @@
-"""Every collective that the library makes for itself goes through `Control`, which the deadline watches."""
+"""Every collective that the library makes for itself goes through `Coordinator`, which the deadline watches."""
 
 import ast
 from pathlib import Path
@@ -81,11 +81,12 @@ ELSEWISE_SAFE = {
     ("halo/messages.py", "Send"),
     ("losses.py", "Dup"),
 }
-CONTROL = {"control", "_control", "_collectives"}  # the last ones are `Collectives`, with a deadline of their own
+# `Collectives` has a deadline of its own.
+COORDINATORS = {"coordinator", "_coordinator", "_collectives"}
 
 
 def unwatched(source):
-    """Calls of communicators' methods that are neither `Control`'s, nor watched by it, nor awaited, as (line, name)."""
+    """Communicators' methods that are called neither by a `Coordinator`, nor watched, nor awaited: (line, name)."""
     tree = ast.parse(source)
     # `comm.Alltoallv(...)` of an `AsyncComm` makes no call but an `Operation`, to be awaited.
     operations = {node.value for node in ast.walk(tree) if isinstance(node, (ast.Await, ast.Return))}
@@ -103,7 +104,7 @@ def unwatched(source):
         if node in watched or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         name, receiver = node.func.attr, node.func.value
-        if getattr(receiver, "attr", getattr(receiver, "id", None)) in CONTROL:
+        if getattr(receiver, "attr", getattr(receiver, "id", None)) in COORDINATORS:
             continue
         while isinstance(receiver, ast.Attribute):
             receiver = receiver.value
@@ -123,7 +124,7 @@ def test_no_collective_but_through_control():
             where = module.as_posix(), name
             assert where in USERS_OWN | ELSEWISE_SAFE, (
                 f"{module}:{line}: {name} is not watched by the deadline, and a rank that fails "
-                "leaves the others in it: use runtime.control"
+                "leaves the others in it: use runtime.coordinator"
             )
             found.add(where)
     assert found == USERS_OWN | ELSEWISE_SAFE, f"allowed, but not there any more: {(USERS_OWN | ELSEWISE_SAFE) - found}"
@@ -135,6 +136,8 @@ def test_what_the_test_finds():
 
     assert names("runtime.comm.allgather(1)\nx.handle.Barrier()\ncomm.Dup()") == ["allgather", "Barrier", "Dup"]
     assert names("async def f():\n    await comm.Allreduce(a)\n") == []
-    assert names("with control.watching('x') as comm:\n    comm.Barrier()\ncomm.Dup()") == ["Dup"]
+    assert names("with coordinator.watching('x') as comm:\n    comm.Barrier()\ncomm.Dup()") == ["Dup"]
     assert names("def exchanged(comm):\n    return comm.Alltoallv(a, b)\n") == []
-    assert names("self.runtime.control.allgather(1)\ncontrol.bcast(2)\ncomm.reduce(x)\nnp.add.reduce(x)") == ["reduce"]
+    assert names("self.runtime.coordinator.allgather(1)\ncoordinator.bcast(2)\ncomm.reduce(x)\nnp.add.reduce(x)") == [
+        "reduce"
+    ]

@@ -120,12 +120,12 @@ class PlanFFT:
 
     def total(self, value: float) -> float:
         """Sum a number of every rank (collective)."""
-        return float(sum(self.plan.runtime.control.allgather(value)))
+        return float(sum(self.plan.runtime.coordinator.allgather(value)))
 
     def gather_Xspace(self, ff_loc: np.ndarray, root: int | None = 0) -> np.ndarray | None:
         """Bring a field of real space to one rank, to all of them if `root` is None (collective)."""
         whole = self.plan.real.wrap(ff_loc).gather(root or 0)
-        found: np.ndarray | None = self.plan.runtime.control.bcast(whole) if root is None else whole
+        found: np.ndarray | None = self.plan.runtime.coordinator.bcast(whole) if root is None else whole
         return found
 
     def scatter_Xspace(self, ff_seq: np.ndarray | None, root: int = 0) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...arrays import Distribution, gather, together
+from ...arrays import Distribution, collective_section, gather
 from ...errors import InputError, repr_of
 from .io import FileBase, HDF5File, NCFile
 from .io.file_base import Domain
@@ -195,7 +195,7 @@ class DistArray(np.ndarray):
             `out`, if given. This array itself, where it is whole along `axis` already. Otherwise a new one.
         """
         pencil = self._split()
-        with together(pencil.subcomm) as agreed:
+        with collective_section(pencil.subcomm) as agreed:
             target, there = self._checked_target(axis, out)
             agreed.update(axis=target, out=out is not None)
             if out is None and pencil.subcomm[target].size > 1:
@@ -280,7 +280,7 @@ class DistArray(np.ndarray):
 
 
 def _file(filename: str | FileBase, **options: Any) -> FileBase:
-    with together(MPI.COMM_WORLD) as agreed:
+    with collective_section(MPI.COMM_WORLD) as agreed:
         if not isinstance(filename, FileBase | str):
             raise InputError(f"expected a file's name or an open file, received {repr_of(filename):.200}")
         agreed["filename"] = filename if isinstance(filename, str) else filename.filename
@@ -380,7 +380,7 @@ def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
 
 def _met(alone: bool) -> AbstractContextManager[dict[str, Any]]:
     """Let what fails inside of a block fail on all ranks of the world, unless it is this rank's own business."""
-    return nullcontext({}) if alone else together(MPI.COMM_WORLD)
+    return nullcontext({}) if alone else collective_section(MPI.COMM_WORLD)
 
 
 def _checked_shape(global_shape: Any, rank: Any) -> tuple[tuple[int, ...], int]:

@@ -30,7 +30,7 @@ from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
-from ...runtime.control.arguments import number_problem
+from ...runtime.coordinator.arguments import number_problem
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms
 from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
@@ -187,7 +187,7 @@ class PFFT:
             "planner_effort": planner_effort,
             "overwrite_input": overwrite_input,
         }
-        with self.runtime.together(
+        with self.runtime.collective_section(
             "making a PFFT",
             lambda: shared.leave(workers),
             request=request,

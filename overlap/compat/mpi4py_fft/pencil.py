@@ -10,7 +10,17 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...arrays import Layout, Transpose, TransposeBlocks, Weights, block, box_shape, length_of, mpi_type, together
+from ...arrays import (
+    Layout,
+    Transpose,
+    TransposeBlocks,
+    Weights,
+    block,
+    box_shape,
+    collective_section,
+    length_of,
+    mpi_type,
+)
 from ...arrays.layout import Box
 from ...errors import InputError, repr_of
 
@@ -65,7 +75,7 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
         if not isinstance(comm, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm, received {repr_of(comm)}")
         given = comm.Get_topology() == MPI.CART
-        with together(comm) as agreed:
+        with collective_section(comm) as agreed:
             if given and dims is not None:
                 raise InputError(f"expected no dims with a Cartesian communicator, received {repr_of(dims)}")
             agreed["dims"] = sizes = None if given else _sizes(comm.size, dims)
@@ -277,7 +287,7 @@ class Transfer:
         sent: list[Box],
         received: list[Box],
     ) -> None:
-        with together(self.comm):
+        with collective_section(self.comm):
             for shape, array in (source, target):
                 if not isinstance(array, np.ndarray):
                     raise InputError(f"expected a local array of shape {shape}, received {type(array).__name__}")

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from ...errors import InputError
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
-from ...runtime.control.arguments import WAITS
+from ...runtime.coordinator.arguments import WAITS
 from .distarray import DistArray
 from .fftw import get_fftw_lib
 from .libfft import BACKENDS, PADDED, Padding, Transforms

@@ -34,7 +34,7 @@ def dimensions_of(
     everyone = (
         list(np.ndindex(*sizes))
         if isinstance(comms, Subcomm)
-        else runtime.control.allgather([comm.rank for comm in comms])
+        else runtime.coordinator.allgather([comm.rank for comm in comms])
     )
     for order in permutations(split):
         grid = tuple(sizes[axis] for axis in order)

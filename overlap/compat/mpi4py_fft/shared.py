@@ -53,7 +53,7 @@ class Shared:
         self._plans[workers] -= 1
         if self._plans[workers]:
             return
-        if self._freed or self._runtimes[workers].control.crowded:
+        if self._freed or self._runtimes[workers].coordinator.crowded:
             self._runtimes.pop(workers).close()
         else:
             self._runtimes[workers].pause()

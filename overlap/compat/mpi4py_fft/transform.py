@@ -111,7 +111,7 @@ class Transform:
         problem = arguments_problem(self.output_array.shape, input_array, output_array, options)
         if self._runtime is None:
             return self._transformed(problem, input_array, output_array, options)
-        with self._runtime.together("serial transforms"):
+        with self._runtime.collective_section("serial transforms"):
             return self._transformed(problem, input_array, output_array, options)
 
     def _transformed(

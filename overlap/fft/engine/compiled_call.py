@@ -31,7 +31,7 @@ from ...lowlevel.memory import (
     usleep,
     words,
 )
-from ...runtime.control.meeting import BOARD, FLAG_BITS, LINE, NUMBER, RANK, SIZE, TAG_BITS, VALUE
+from ...runtime.coordinator.rendezvous import BOARD, FLAG_BITS, LINE, NUMBER, RANK, SIZE, TAG_BITS, VALUE
 from ...runtime.scheduling.whole_call import (
     AGREEMENT_WORD,
     AGREES,
@@ -239,21 +239,21 @@ def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
 @njit
 def _tell(mpi: np.ndarray, word: int) -> None:
     """Write a word of this rank on the board, for the next meeting."""
-    meeting = words(mpi[MEETING])
-    meeting[NUMBER] += 1
-    number = meeting[NUMBER]
-    store_release(meeting[BOARD] + LINE * meeting[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAGS))
+    rendezvous = words(mpi[MEETING])
+    rendezvous[NUMBER] += 1
+    number = rendezvous[NUMBER]
+    store_release(rendezvous[BOARD] + LINE * rendezvous[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAGS))
 
 
 @njit
 def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
     """Wait for a rank's word of this meeting: hot at first, then with longer and longer sleeps."""
-    meeting = words(mpi[MEETING])
-    place = meeting[BOARD] + LINE * rank + 8 * (meeting[NUMBER] & 1)
+    rendezvous = words(mpi[MEETING])
+    place = rendezvous[BOARD] + LINE * rank + 8 * (rendezvous[NUMBER] & 1)
     flag, sleep, looks = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
     while True:
         word = load_acquire(place)
-        if word & TAGS == meeting[NUMBER] & TAGS:
+        if word & TAGS == rendezvous[NUMBER] & TAGS:
             return (word >> TAG_BITS) & WORD
         looks += 1
         if looks < LOOKS:

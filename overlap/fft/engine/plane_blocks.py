@@ -98,11 +98,11 @@ class PlaneBlocks:
         self.rows = chunks(rows, max(1, rows if size.whole else min(rows, fitting)))
         self._height = max(map(length_of, self.rows), default=0)
         self._height_nbytes = self._height * row_nbytes
-        self.together = 1
+        self.collective_section = 1
         if size.several and rows and self._height_nbytes % REQUIRED_ALIGNMENT == 0:
-            self.together = max(1, fitting // rows)
+            self.collective_section = max(1, fitting // rows)
         self._nx, self._dtype = nx, dtype
-        self._field_nbytes = -(-self.together * self._height_nbytes // ALIGNMENT) * ALIGNMENT
+        self._field_nbytes = -(-self.collective_section * self._height_nbytes // ALIGNMENT) * ALIGNMENT
         self._fields_nbytes = sum(counts) * self._field_nbytes
         one = slice(0, 1)
         self._sweeps = {}

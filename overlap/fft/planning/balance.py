@@ -68,9 +68,11 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
         count = transform.candidates(transform, transform.requested).parts[0]
         with on_trial(transform, "measuring the speeds of all ranks"):
             transform.configure(settings, count)
-            arrays, control = transform.trial_arrays(count), transform.runtime.control
+            arrays, coordinator = transform.trial_arrays(count), transform.runtime.coordinator
             # With the meeting of all ranks before it, which takes longer than a small run.
-            once_s = control.maximum(min(seconds_of(partial(seconds, transform, arrays, "compute")) for _ in range(2)))
+            once_s = coordinator.maximum(
+                min(seconds_of(partial(seconds, transform, arrays, "compute")) for _ in range(2))
+            )
             runs = max(1, math.ceil(ROUND_S / len(transforms) / max(once_s, 1e-6)))
             load = transform.runtime.load
             for number in range(ROUNDS):

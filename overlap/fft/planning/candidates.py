@@ -122,7 +122,7 @@ class Candidates:
 
     def __init__(self, transform: Tunable, requested: Settings) -> None:
         self.transform, self.requested = transform, requested
-        self.control = transform.runtime.control
+        self.coordinator = transform.runtime.coordinator
         self.slices = transform.slices
         self.nbytes, self.nbytes_of_arrays, *self._more = self._of_all_ranks(self._nbytes_here())
         self.hides = self.slices > 1 and self.nbytes > 0
@@ -134,7 +134,7 @@ class Candidates:
 
     def _of_all_ranks(self, values: list[int]) -> list[int]:
         """Find the largest of all ranks' values, each for itself (collective)."""
-        return self.control.maximum(np.array(values, np.int64)).tolist()
+        return self.coordinator.maximum(np.array(values, np.int64)).tolist()
 
     def _nbytes_here(self) -> list[int]:
         """Gather what must be known of all ranks, of this one: per slice, of arrays, and what a kind of transform
@@ -211,7 +211,7 @@ class PlaneCandidates(Candidates):
     def __init__(self, transform: Tunable, requested: Settings) -> None:
         super().__init__(transform, requested)
         if self.nbytes:
-            most = (self.MESSAGE_NBYTES * self.control.size // self.nbytes, self.slices // self.FEWEST_MESSAGES)
+            most = (self.MESSAGE_NBYTES * self.coordinator.size // self.nbytes, self.slices // self.FEWEST_MESSAGES)
         else:
             most = (
                 self.LOCAL_NBYTES // transform.nbytes_of_arrays(),
@@ -259,7 +259,7 @@ class PlaneCandidates(Candidates):
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
         filled = max(3 * (entrant.depth or 1) * (entrant.chunk or 1) for entrant in entrants)
-        return self.control.maximum(
+        return self.coordinator.maximum(
             min(self.slices, max(filled, int(share * self.slices)), max(1, nbytes // self.transform.nbytes_of_arrays()))
         )
 

@@ -35,7 +35,10 @@ class Expected:
         self._candidates, self._workers = candidates, runtime.workers
         # Among ranks of one host an exchange is a copy by a core. If that would compute meanwhile, polling hides no
         # more than blocking.
-        self._link, self._takes_core = link_of(runtime), shared_cores(runtime) <= runtime.workers * runtime.control.size
+        self._link, self._takes_core = (
+            link_of(runtime),
+            shared_cores(runtime) <= runtime.workers * runtime.coordinator.size,
+        )
         ones = candidates.slices / candidates.slices_of_one
         self.compute_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays * ones / self._workers
         self.exchange_s = (
@@ -69,6 +72,6 @@ def shared_cores(runtime: Runtime) -> float:
     """Cores of the host that all ranks are on; infinity where there are several hosts (collective)."""
     found = runtime.cache.get("shared cores")
     if found is None:
-        hosts, cores = zip(*runtime.control.allgather((platform.node(), os.sched_getaffinity(0))))
+        hosts, cores = zip(*runtime.coordinator.allgather((platform.node(), os.sched_getaffinity(0))))
         found = runtime.cache["shared cores"] = len(set().union(*cores)) if len(set(hosts)) == 1 else math.inf
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...runtime import Runtime
-from ...runtime.control.control import Control
+from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.alltoall import alltoall_s
 from ...timing.messages import LatencyBandwidth, fit_message_time
 
@@ -37,7 +37,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
         The best P x Q grid, alike on all ranks. If that is a slab and a pencil comes close, or the other
         way round, the best of those is second. A grid that leaves ranks empty comes last.
     """
-    size = runtime.control.size
+    size = runtime.coordinator.size
     nz, ny, nx = shape[-3:]
     link = link_of(runtime)
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
@@ -58,18 +58,18 @@ def link_of(runtime: Runtime) -> LatencyBandwidth:
     """Latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
     link = runtime.cache.get("latency and bandwidth")
     if link is None:
-        with runtime.together("measuring the all-to-all"):
-            link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
+        with runtime.collective_section("measuring the all-to-all"):
+            link = runtime.cache["latency and bandwidth"] = _measured(runtime.coordinator)
     return link
 
 
-def _measured(control: Control) -> LatencyBandwidth:
+def _measured(coordinator: Coordinator) -> LatencyBandwidth:
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
-    if control.size == 1:
+    if coordinator.size == 1:
         return LatencyBandwidth(0.0, 1.0)
     seconds = []
     for piece in PIECES:
-        found = [control.alltoall_s(piece) for _ in range(4)]
-        seconds.append(min(found[1:]) / (control.size - 1))
-    link = fit_message_time(PIECES, control.maximum(np.array(seconds)))
+        found = [coordinator.alltoall_s(piece) for _ in range(4)]
+        seconds.append(min(found[1:]) / (coordinator.size - 1))
+    link = fit_message_time(PIECES, coordinator.maximum(np.array(seconds)))
     return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))

@@ -27,7 +27,7 @@ from ...arrays import Weights, checked
 from ...errors import InputError
 from ...files import user_folder
 from ...runtime import Runtime
-from ...runtime.control.control import Control
+from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.processor import cpu_model
 from ..engine import fftw as local
 from ..engine.wisdom import joined, without
@@ -58,7 +58,7 @@ class Known:
     def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, filed: bool) -> None:
         self._runtime, self._plan, self._dtype = runtime, store.stated(plan), dtype
         if filed and "machine" not in runtime.cache:
-            runtime.cache["machine"] = machine(runtime.control)
+            runtime.cache["machine"] = machine(runtime.coordinator)
         self._machine: Any = runtime.cache.get("machine")
 
     def settings(self, name: str) -> tuple[Settings, Tuned] | None:
@@ -107,15 +107,15 @@ class Tuning(Known):
         self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
-        control = runtime.control
-        with runtime.together("reading a tuning file"):
-            self._entry, self._reason = control.bcast(None if control.rank > 0 else self._find(path))
-            if control.rank == 0 and not os.path.exists(path):
+        coordinator = runtime.coordinator
+        with runtime.collective_section("reading a tuning file"):
+            self._entry, self._reason = coordinator.bcast(None if coordinator.rank > 0 else self._find(path))
+            if coordinator.rank == 0 and not os.path.exists(path):
                 print(
                     f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
                     file=sys.stderr,
                 )
-            self.weights = checked((self._entry or {}).get("weights"), control.size)[0]
+            self.weights = checked((self._entry or {}).get("weights"), coordinator.size)[0]
             if self._entry is not None and not self._entry["transforms"]:
                 self._entry, self._reason = None, "its entry for this plan has weights alone"
             if self._entry is not None:
@@ -152,19 +152,19 @@ class Tuning(Known):
 
     def problem(self) -> str | None:
         """Why the file cannot be written, or None; only rank 0 looks."""
-        if self.path is None or self._runtime.control.rank > 0:
+        if self.path is None or self._runtime.coordinator.rank > 0:
             return None
         return store.unwritable(self.path)
 
     def keep_weights(self, weights: Weights) -> None:
         """Keep weights that were measured in the file, if there is one, for plans that ask for such (collective)."""
-        with self._runtime.together("keeping weights"):
+        with self._runtime.collective_section("keeping weights"):
             self.weights, self._plan = weights, self._plan | {"weights": "measure"}
-            if self._runtime.control.rank > 0:
+            if self._runtime.coordinator.rank > 0:
                 return
             known = self._entry is not None and self._entry["plan"] == self._plan
             found: Any = self._entry if known else self._made()
-            self._write(found | {"weights": list(weights or (1,) * self._runtime.control.size)})
+            self._write(found | {"weights": list(weights or (1,) * self._runtime.coordinator.size)})
 
     def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
         """Keep what was found as the entry, and in the file if there is one (collective).
@@ -176,12 +176,12 @@ class Tuning(Known):
         shapes : tuple
             What this rank's FFTW plans depend on: ranks with the same make the same plans.
         """
-        control = self._runtime.control
-        everybodys = control.allgather(shapes)
-        first = everybodys.index(everybodys[control.rank]) == control.rank
-        texts = control.gather(local.wisdom(self._dtype) if first else None)
-        with self._runtime.together("keeping what tuning found"):
-            if control.rank == 0:
+        coordinator = self._runtime.coordinator
+        everybodys = coordinator.allgather(shapes)
+        first = everybodys.index(everybodys[coordinator.rank]) == coordinator.rank
+        texts = coordinator.gather(local.wisdom(self._dtype) if first else None)
+        with self._runtime.collective_section("keeping what tuning found"):
+            if coordinator.rank == 0:
                 self._entry = self._made(
                     joined([*filter(None, texts or ()), *self._known]),
                     **{
@@ -194,8 +194,8 @@ class Tuning(Known):
                     self._entry["weights"] = list(self.weights)
                 if self.grid is not None:
                     self._entry["grid"] = list(self.grid)
-            self._entry = control.bcast(self._entry)
-            if control.rank == 0:
+            self._entry = coordinator.bcast(self._entry)
+            if coordinator.rank == 0:
                 self._write(self._entry)
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -221,8 +221,8 @@ class PlanCache(Known):
         self._key = json.dumps(self._plan, sort_keys=True)
         known = runtime.cache.setdefault("memory", {})
         if self._key not in known:
-            control = runtime.control
-            entry = control.bcast(self._read() if control.rank == 0 else None)
+            coordinator = runtime.coordinator
+            entry = coordinator.bcast(self._read() if coordinator.rank == 0 else None)
             if len(known) == HELD:
                 del known[next(iter(known))]  # the same on all ranks, as the order is
             known[self._key] = entry or self._made()
@@ -241,11 +241,11 @@ class PlanCache(Known):
 
         No more than that: a process that makes many plans would write all that it knows with each of them.
         """
-        control, known = self._runtime.control, local.wisdom(self._dtype)
+        coordinator, known = self._runtime.coordinator, local.wisdom(self._dtype)
         new = without(known, self._before)
-        if not control.maximum(len(new)):
+        if not coordinator.maximum(len(new)):
             return
-        texts = control.gather(new)
+        texts = coordinator.gather(new)
         if texts is not None:
             self._entry["wisdom"] = joined([*texts, self._entry["wisdom"]])
         self._before = known
@@ -270,7 +270,7 @@ class PlanCache(Known):
         return entry
 
     def _write(self) -> None:
-        path = self._path() if self._runtime.control.rank == 0 else None
+        path = self._path() if self._runtime.coordinator.rank == 0 else None
         if path is None:
             return
         with suppress(OSError, InputError):
@@ -283,20 +283,20 @@ def path_of(tuning: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
-def machine(control: Control) -> dict:
+def machine(coordinator: Coordinator) -> dict:
     """Tell what else a tuned plan depends on (collective; the same on all ranks).
 
     ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
     `overlap links` and the commands set it to the rate.
     """
-    hosts = control.allgather(MPI.Get_processor_name())
+    hosts = coordinator.allgather(MPI.Get_processor_name())
     names = list(dict.fromkeys(hosts))
     library = MPI.Get_library_version().split("\n")[0].strip("\0")
-    return control.bcast(
+    return coordinator.bcast(
         {
             "cpu": cpu_model(),
             "cores": os.cpu_count(),
-            "cores_of_rank": control.minimum(len(os.sched_getaffinity(0))),
+            "cores_of_rank": coordinator.minimum(len(os.sched_getaffinity(0))),
             "hosts": len(names),
             "ranks_per_host": max(map(hosts.count, names)),
             "neighbours_share_host": hosts == sorted(hosts, key=names.index),

@@ -57,13 +57,13 @@ class Refinement:
     def run(self, call: Callable[[], None]) -> bool:
         """Make a call with the settings whose turn it is; whether others are left (collective)."""
         transform = self._transform
-        control = transform.runtime.control
+        coordinator = transform.runtime.coordinator
         settings = self._entrants[self._turn]
         if settings != transform.settings:
             self._configure(settings)
         started = perf_counter()
         call()
-        seconds = control.minimum(perf_counter() - started)
+        seconds = coordinator.minimum(perf_counter() - started)
         self._times_s[self._turn].append(seconds)
         turn = next(self._turns, None)
         if turn is not None:
@@ -117,5 +117,5 @@ class Refinement:
             with suppress(Exception):
                 transform.configure(before)
 
-        with transform.runtime.together("refining a transform's settings", restore):
+        with transform.runtime.collective_section("refining a transform's settings", restore):
             transform.configure(settings)

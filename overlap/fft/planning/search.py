@@ -73,7 +73,7 @@ def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = N
         transform.refinement = Refinement(transform, entrants, candidates.late_shares, keep)
 
 
-def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
+def use_settings(transform: Tunable, requested: Settings, settings: Settings) -> None:
     """Configure a transform with settings found before, except for what is requested (collective)."""
     transform.requested, transform.refinement = requested, None
     if requested.wait not in ("auto", settings.wait):
@@ -100,7 +100,7 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
 @contextmanager
 def _progress_line(transform: Tunable) -> Iterator[None]:
     """Meanwhile rank 0 shows what is measured, if it writes to a terminal: who waits for seconds is told for what."""
-    shown = transform.runtime.control.rank == 0 and sys.stderr.isatty()
+    shown = transform.runtime.coordinator.rank == 0 and sys.stderr.isatty()
     text = f"overlap: measuring {transform.name} ..."
     if shown:
         print(text, end="\r", file=sys.stderr, flush=True)

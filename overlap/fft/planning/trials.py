@@ -41,7 +41,7 @@ class Trials:
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = candidates
         self.transform = candidates.transform
-        self.control = self.transform.runtime.control
+        self.coordinator = self.transform.runtime.coordinator
         self._arrays: tuple[int, tuple] | None = None
         self._measure_parts()
 
@@ -73,7 +73,7 @@ class Trials:
     def _shortest_s(self, what: str, count: int) -> float:
         """Find the shorter of two times, after a first run that touches new memory."""
         arrays = self._trial_arrays(count)
-        return self.control.maximum(min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
+        return self.coordinator.maximum(min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
 
     def predicted_s(self, settings: Settings, speedup: float = 1.0) -> float:
         """Return the model's time of the whole batch in seconds, of computing that much faster."""
@@ -126,7 +126,7 @@ class Trials:
         kernels = [self.transform.kernels_of(entrant) for entrant in entrants]
         times_s = in_turns([partial(self._run, entrant, count, arrays) for entrant in entrants], rounds)
         del kernels
-        return self.control.maximum(times_s)
+        return self.coordinator.maximum(times_s)
 
     def _run(self, settings: Settings, count: int, arrays: tuple) -> float:
         self.transform.configure(settings, count)
@@ -152,7 +152,7 @@ class Trials:
 
 def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
     """Wall time of one run on trial arrays, on this rank (collective)."""
-    transform.runtime.control.barrier()
+    transform.runtime.coordinator.barrier()
     started = perf_counter()
     inputs, outputs = arrays
     transform.run_planes(inputs, outputs, what)
@@ -162,7 +162,7 @@ def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
 def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
     """Median time of a transform as it is configured, on trial arrays (collective)."""
     arrays = transform.trial_arrays(count)
-    return median(transform.runtime.control.maximum(seconds(transform, arrays)) for _ in range(runs))
+    return median(transform.runtime.coordinator.maximum(seconds(transform, arrays)) for _ in range(runs))
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def on_trial(transform: Tunable, what: str) -> Iterator[None]:
         if before is not None:
             transform.configure(before)
 
-    with transform.runtime.together(what, restore):
+    with transform.runtime.collective_section(what, restore):
         transform.planning = True
         try:
             yield

@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from ...errors import repr_of
-from ...runtime.control.control import Control
+from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.turns import fastest
 from ..engine.fftw import learned, relearn
 from .candidates import Tunable
@@ -48,8 +48,8 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
     progress : callable, optional
         ``progress(what, done, total)`` on rank 0, seconds.
     """
-    control = transform.runtime.control
-    clock = _Clock(control, budget_s, progress)
+    coordinator = transform.runtime.coordinator
+    clock = _Clock(coordinator, budget_s, progress)
     with on_trial(transform, "tuning"):
         clock.says("planning")
         candidates = transform.candidates(transform, transform.requested)
@@ -62,7 +62,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
         else:
             default, gain, transform.trials = candidates.default(), 1.0, ()
             chosen = default
-        chosen = control.bcast(chosen)
+        chosen = coordinator.bcast(chosen)
     transform.tuned, transform.refinement = Tuned(str(default), gain, len(transform.trials)), None
     transform.configure(chosen)
 
@@ -174,15 +174,15 @@ class _Search:
 class _Clock:
     """The time that tuning takes, the same on all ranks."""
 
-    def __init__(self, control: Control, budget_s: float, progress: Progress | None) -> None:
+    def __init__(self, coordinator: Coordinator, budget_s: float, progress: Progress | None) -> None:
         self.budget_s = budget_s
-        self._control = control
-        self._progress = progress if control.rank == 0 else None
+        self._coordinator = coordinator
+        self._progress = progress if coordinator.rank == 0 else None
         self._started = perf_counter()
 
     def left(self, share: float) -> bool:
         """Tell whether less than that share of the budget is spent (collective)."""
-        spent_s = self._control.maximum(perf_counter() - self._started)
+        spent_s = self._coordinator.maximum(perf_counter() - self._started)
         return spent_s < share * self.budget_s
 
     def says(self, what: str) -> None:

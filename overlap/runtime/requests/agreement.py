@@ -44,7 +44,7 @@ def _mixed(number: int, size: int) -> int:
     return number ^ (number >> 31)
 
 
-class Waits(Protocol):
+class RequestWaiter(Protocol):
     """What is asked of a way to wait."""
 
     def wait(self, request: MPI.Request, label: str) -> None:
@@ -73,7 +73,7 @@ class Agreements:
 
     Parameters
     ----------
-    control : mpi4py.MPI.Comm
+    coordinator : mpi4py.MPI.Comm
         Carries them, and nothing else.
     waiting : the way to wait
     meeting : Meets or None
@@ -91,11 +91,11 @@ class Agreements:
         What the ranks of each communicator must share, operation by operation, since the last agreement.
     """
 
-    def __init__(self, control: MPI.Intracomm, waiting: Waits, meeting: Meets | None = None) -> None:
+    def __init__(self, coordinator: MPI.Intracomm, waiting: RequestWaiter, rendezvous: Meets | None = None) -> None:
         self.unmatched = 0
         self.messages = self._messages = False
         self.waiting = waiting
-        self._control, self._meeting = control, meeting
+        self._coordinator, self._rendezvous = coordinator, rendezvous
         self.issued: Issued = {}
         self._under_way: tuple[MPI.Request, array[int], Issued] | None = None
 
@@ -117,7 +117,7 @@ class Agreements:
     def start(self, failed: bool) -> None:
         """Begin to tell the others; `ended` has the answer."""
         sums = self.summands(failed)
-        request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
+        request = self._coordinator.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
         self._under_way = request, sums, self.issued
         self.issued = {}
 
@@ -153,11 +153,11 @@ class Agreements:
 
     def total(self, sums: array[int]) -> array[int]:
         """Add up what all ranks tell at the end of a job, in place."""
-        if self._meeting is not None and self._meeting.has_board:
+        if self._rendezvous is not None and self._rendezvous.has_board:
             with self.waiting.watched(AGREEMENT):
-                self._meeting.sum(sums)
+                self._rendezvous.sum(sums)
         else:
-            self.waiting.reduced(self._control, sums, MPI.SUM)
+            self.waiting.reduced(self._coordinator, sums, MPI.SUM)
         return sums
 
     def judged(self, sums: array[int], issued: Issued) -> str | None:
@@ -184,7 +184,7 @@ class Agreements:
             text = f"{operation.name} on communicator {operation.comm.number}"
             if operation is not item:
                 text = f"the start of {text}"
-        own_weight = weight(self._control.rank, self._control.size)
+        own_weight = weight(self._coordinator.rank, self._coordinator.size)
         sums = self.sum(
             [not well, own_weight * zlib.crc32(f"{text} {learned}".encode()) + comm_weight * _crc(shared, 0)]
         )
@@ -193,20 +193,20 @@ class Agreements:
         if not sums[1]:
             return None
         with self.waiting.watched("the report of what differs between the ranks"):
-            found = self._control.allgather(text if shared is None else f"{text} {_terms(shared)}")
+            found = self._coordinator.allgather(text if shared is None else f"{text} {_terms(shared)}")
         return _different(found)
 
     def sum(self, values: Iterable[int]) -> array[int]:
         """Start sums over the ranks of a few integers, modulo 2**64."""
         sums = array("Q", [int(value) & _WORD for value in values])
-        self.waiting.reduced(self._control, sums, MPI.SUM)
+        self.waiting.reduced(self._coordinator, sums, MPI.SUM)
         return sums
 
     def _difference(self, issued: Issued) -> str:
         """Find the first operation that differs between the ranks of a communicator."""
         with self.waiting.watched("the report of what differs between the ranks"):
-            everyone = self._control.Get_group()
-            found = self._control.allgather(
+            everyone = self._coordinator.Get_group()
+            found = self._coordinator.allgather(
                 {(comm.number, _first_of(comm.source, everyone)): shared for comm, shared in issued.items()}
             )
             everyone.Free()

@@ -129,7 +129,7 @@ class AsyncCollectives:
 
 
 def making(max_nbytes: int) -> Callable[..., AsyncCollectives]:
-    """Tell what `Control.wrap` makes one with."""
+    """Tell what `Coordinator.wrap` makes one with."""
     return lambda source, number, wrap, owned: AsyncCollectives(source, number, max_nbytes)
 
 

@@ -87,27 +87,27 @@ class Operation(Request):
 
     Attributes
     ----------
-    made : list
+    requests : list
         What the call has returned, as soon as it has: an exception that comes after, a signal handler's
         for one, must not have the call made twice.
     """
 
-    __slots__ = ("args", "comm", "kwargs", "made", "name")
+    __slots__ = ("args", "comm", "kwargs", "name", "requests")
 
     def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.comm: Any = comm
         self.name = name
         self.args = args
         self.kwargs = kwargs
-        self.made: list[Any] = []
+        self.requests: list[Any] = []
 
     def make(self, blocking: bool) -> None:
-        """Make the blocking call, or start its nonblocking twin: then `made` has the `MPI.Request`."""
+        """Make the blocking call, or start its nonblocking twin: then `requests` has the `MPI.Request`."""
         function = getattr(self.comm._handle, self.name if blocking else "I" + self.name.lower())
         if self.kwargs:
             function = partial(function, **self.kwargs)
         # `extend` calls the function from C and keeps its result before any Python code can run.
-        self.made.extend(starmap(function, (self.args,)))
+        self.requests.extend(starmap(function, (self.args,)))
 
     full_signature = signatures.full_signature
     alike = signatures.alike
@@ -134,7 +134,7 @@ class Collective(Operation):
 
     def make(self, blocking: bool) -> None:
         # What it raises is no refusal: other ranks have seen it begin.
-        self.made.append(None if blocking else self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL))
+        self.requests.append(None if blocking else self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL))
         getattr(self.comm.made_by, self.name)(*self.args)
 
 
@@ -241,11 +241,11 @@ class Persistent(Operation):
         # As of `Operation`: the call and the note that it was made are one.
         if self._to_nobody:
             # MPICH's Testsome, by which a runtime polls, never reports a persistent request to nobody.
-            self.made.extend(starmap(self.comm._handle.Irecv, ((_NO_BYTES, MPI.PROC_NULL),)))
+            self.requests.extend(starmap(self.comm._handle.Irecv, ((_NO_BYTES, MPI.PROC_NULL),)))
         else:
-            self.made.extend(starmap(_started, ((self.request,),)))
+            self.requests.extend(starmap(_started, ((self.request,),)))
         if blocking:
-            self.made[0].Wait()
+            self.requests[0].Wait()
 
     def on_scratch(self, resources: object = None) -> Operation:
         """Make an operation that the other ranks' requests match, for the slot with these buffers.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...errors import InputError, formatted
-from ...losses import guarded, noticing
+from ...losses import detecting_loss, guarded
 from ...lowlevel.mpi import handle_of
 from ...uncopied import Uncopied
 from . import pieces, signatures
@@ -254,7 +254,7 @@ class AsyncComm(Uncopied):
     """
 
     # `_handle` is the duplicate on which slice programs talk. Nobody but `Operation` uses it: what the
-    # library has to agree on goes through `Control`, which is watched by the deadline.
+    # library has to agree on goes through `Coordinator`, which is watched by the deadline.
 
     rank: int
     size: int
@@ -348,9 +348,9 @@ class AsyncComm(Uncopied):
 
     def _agree(self, problem: str | None, operation: Operation | None = None) -> None:
         """Raise an `InputError` on all ranks where one has a problem, or they would not make the same (collective)."""
-        getattr(self._wrap, "__self__").meet_members(self._source)  # noqa: B009
+        getattr(self._wrap, "__self__").synchronize_members(self._source)  # noqa: B009
         same = operation if problem is None else None
-        with noticing(self._source, "the check of a communicator's arguments"):
+        with detecting_loss(self._source, "the check of a communicator's arguments"):
             everyone = self._source.allgather(
                 (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
             )
@@ -366,7 +366,7 @@ class AsyncComm(Uncopied):
 
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
-        self.runtime.control.check_idle()
+        self.runtime.coordinator.check_idle()
         if name not in ("Send", "Ssend", "Recv"):
             operation = Operation(self, name, args, kwargs)
             self._agree(signatures.problem(operation), operation)

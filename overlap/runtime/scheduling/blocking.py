@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation
-from .host import made
+from .host import issue
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Blocking(Waiting):
             token.__enter__()
         started = self._outstanding[slot] = self._clock()
         try:
-            error = made(operation)
+            error = issue(operation)
         finally:
             del self._outstanding[slot]
             ended = self._clock()
@@ -36,7 +36,7 @@ class Blocking(Waiting):
             self._trace(slot, started, ended)
         self.completed(slot, error)
 
-    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+    def track(self, slot: Slot, operation: Operation, request: Any) -> None:
         slot.operation = operation
         error = None
         try:

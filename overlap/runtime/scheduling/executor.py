@@ -35,14 +35,14 @@ from ..requests.agreement import Agreements
 from ..requests.operations import Pending, Start
 from ..requests.requests import TakeTurn
 from .blocking import Blocking
-from .host import HOST, Host, NotIssued, tried
+from .host import HOST, Host, NotIssued, try_start
 from .polling import Polling
 from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import Waiting
 
 if TYPE_CHECKING:
     from ...losses import Guard
-    from ..control.meeting import Meeting
+    from ..coordinator.rendezvous import Rendezvous
     from .job import Job
     from .ready_steps import ReadySteps
 
@@ -56,7 +56,7 @@ class Executor:
 
     Parameters
     ----------
-    control : mpi4py.MPI.Comm
+    coordinator : mpi4py.MPI.Comm
         Carries the agreements and nothing else, so that they always match.
     comms : list of AsyncComm
         All communicators that programs may use.
@@ -66,27 +66,27 @@ class Executor:
         Operations between two agreements.
     host : Host
     meeting : Meeting or None
-        Where the ranks of `control` meet.
+        Where the ranks of `coordinator` meet.
     guard : Guard or None
-        That of `control` and `comms`.
+        That of `coordinator` and `comms`.
     """
 
     def __init__(
         self,
-        control: Any,
+        coordinator: Any,
         comms: list[Any],
         outstanding: dict[Any, float],
         agree_every: int,
         host: Host = HOST,
-        meeting: Meeting | None = None,
+        rendezvous: Rendezvous | None = None,
         guard: Guard | None = None,
     ) -> None:
-        self.control = control
+        self.coordinator = coordinator
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
         self.lock = RLock()  # of the job that runs
-        self._host, self.meeting, self._guard = host, meeting, guard
+        self._host, self.rendezvous, self._guard = host, rendezvous, guard
         self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
         self._exhausted: str | None = None  # why no job can be run any more
         self._job: Any = None
@@ -111,7 +111,7 @@ class Executor:
         """
         clock = self._host.clock
         started = clock()
-        agreements = Agreements(self.control, waiting, self.meeting)
+        agreements = Agreements(self.coordinator, waiting, self.rendezvous)
         try:
             if not self._begin(job, waiting, agreements):
                 return CommunicatorsExhausted(self._exhausted)
@@ -292,7 +292,7 @@ class Executor:
             waiting.wait_pending(slot, operation)
             return True
         if job.skeleton is None:
-            return self._start_together(slot, operation)
+            return self._start_on_all(slot, operation)
         while True:
             try:
                 if type(operation) is Start:
@@ -311,26 +311,26 @@ class Executor:
         self._agreements.note(operation)
         return True
 
-    def _start_together(self, slot: Slot, operation: Any) -> bool:
+    def _start_on_all(self, slot: Slot, operation: Any) -> bool:
         """While learning: start an operation; False if it did not start on all ranks."""
         job, waiting = self._job, self._waiting
-        adopt = waiting.adopt
+        track = waiting.track
         if type(operation) is Start:
-            operation, adopt = operation.operation, waiting.adopt_pending
+            operation, track = operation.operation, waiting.track_pending
         else:
             waiting.make_room()
         waiting.wait_unused(operation)
-        made, error = tried(operation)
+        requests, error = try_start(operation)
         if error is not None:
             job.fail(slot.current.key, error)
-        started = self._agreements.sum([len(made)])[0]
-        if started < self.control.size:
+        started = self._agreements.sum([len(requests)])[0]
+        if started < self.coordinator.size:
             if started:  # it can never complete
-                self._abandoned += made
+                self._abandoned += requests
                 self._dirty = True
             return False
         self._agreements.note(operation)
-        adopt(slot, operation, made[0])
+        track(slot, operation, requests[0])
         return True
 
     # ---- the end -----------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Executor:
 
     def _outcome(self, problem: str | None) -> Exception | None:
         """Return the same error on all ranks, or None if the job has ended well on all."""
-        job, rank, size = self._job, self.control.rank, self.control.size
+        job, rank, size = self._job, self.coordinator.rank, self.coordinator.size
         if problem is None:
             return None
         if problem:
@@ -380,9 +380,9 @@ class Executor:
             text = pickle.dumps((failure.place, rank, failure.key, failure.summary, failure.traceback_text))
         with self._waiting.watched("the report of what failed"):
             length = np.array([len(text)], dtype=np.int64)
-            self.control.Bcast(length, root=origin)
+            self.coordinator.Bcast(length, root=origin)
             data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(length[0], dtype=np.uint8)
-            self.control.Bcast(data, root=origin)
+            self.coordinator.Bcast(data, root=origin)
         place, *told = pickle.loads(data.tobytes())
         error = SliceError(*told)
         own = job.failure
@@ -411,7 +411,7 @@ class Executor:
 
     def _least(self, value: int) -> int:
         least = np.array([value], dtype=np.int64)
-        self._waiting.reduced(self.control, least, MPI.MIN)
+        self._waiting.reduced(self.coordinator, least, MPI.MIN)
         return int(least[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..control.hot_wait import HOT_S
+from ..coordinator.hot_wait import HOT_S
 from ..requests.operations import Operation
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
@@ -81,7 +81,7 @@ class Host:
 HOST = Host()
 
 
-def made(operation: Operation, blocking: bool = True) -> BaseException | None:
+def issue(operation: Operation, blocking: bool = True) -> BaseException | None:
     """Make an operation; returns an exception that came when MPI may have sent something, or None.
 
     Raises
@@ -89,18 +89,18 @@ def made(operation: Operation, blocking: bool = True) -> BaseException | None:
     NotIssued
         Nothing was sent: the other ranks still wait for this operation.
     """
-    operation.made = []
+    operation.requests = []
     try:
         operation.make(blocking)
     except BaseException as error:
         # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
-        if operation.made or (isinstance(error, MPI.Exception) and error.Get_error_class() not in ARGUMENT_ERRORS):
+        if operation.requests or (isinstance(error, MPI.Exception) and error.Get_error_class() not in ARGUMENT_ERRORS):
             return error
         raise NotIssued from error
     return None
 
 
-def tried(operation: Operation) -> tuple[list[Any], BaseException | None]:
+def try_start(operation: Operation) -> tuple[list[Any], BaseException | None]:
     """Start an operation while all ranks learn whether it starts.
 
     Returns
@@ -109,10 +109,10 @@ def tried(operation: Operation) -> tuple[list[Any], BaseException | None]:
         What MPI has returned, one request or none; what was raised.
     """
     error = None
-    operation.made = []
+    operation.requests = []
     try:
         operation.make(blocking=False)
     except BaseException as caught:
         error = caught
-    made, operation.made = operation.made, []
-    return made, error
+    requests, operation.requests = operation.requests, []
+    return requests, error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..control.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
+from ..coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
@@ -61,14 +61,14 @@ class Polling(Waiting):
     def make_room(self) -> None:
         # What is awaited later does not count: its other half may be what there must be room for.
         while len(self._requests) - len(self._pending) >= self._limit:
-            self._look()
+            self._poll()
 
     def wait_unused(self, operation: Operation) -> None:
         if type(operation) is not Persistent or not self._uses(operation):
             return
         with self.watched(f"{operation}, which is under way for another slice,"):  # perhaps for ever
             while self._uses(operation):
-                self._look()
+                self._poll()
 
     def _uses(self, operation: Operation) -> bool:
         return any(owner.operation is operation for owner in self._in_flight)
@@ -77,9 +77,9 @@ class Polling(Waiting):
         self.make_room()
         request = self._started(slot, operation)
         if request is not None:
-            self.adopt(slot, operation, request)
+            self.track(slot, operation, request)
 
-    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+    def track(self, slot: Slot, operation: Operation, request: Any) -> None:
         slot.operation, slot.since_s = operation, self._clock()
         self._watch(slot)
         self._track(slot, request)
@@ -134,7 +134,7 @@ class Polling(Waiting):
 
     def finish(self) -> None:
         while self._requests:
-            self._look()
+            self._poll()
 
     def abandon(self) -> list[Any]:
         left = []

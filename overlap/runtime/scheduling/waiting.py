@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .host import HOST, Host, made
+from .host import HOST, Host, issue
 
 if TYPE_CHECKING:
     from ...losses import Guard
@@ -129,7 +129,7 @@ class Waiting:
             if never:
                 self._never(slot)
             else:
-                self._look()
+                self._poll()
 
     def _never(self, slot: Slot) -> None:
         """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
@@ -169,9 +169,9 @@ class Waiting:
                 self._awaited = EVERY if running else None
             if not running:
                 return
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Let something happen: an operation complete, a step run here, or time pass."""
         if not self._collected() and not self._advanced():
             self._pause()
@@ -214,11 +214,11 @@ class Waiting:
         Raises
         ------
         NotIssued
-            As of `made`.
+            As of `issue`.
         """
         raise NotImplementedError
 
-    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+    def track(self, slot: Slot, operation: Operation, request: Any) -> None:
         """Take over an operation that has been started."""
         raise NotImplementedError
 
@@ -251,10 +251,10 @@ class Waiting:
                     self._finish(pending)
 
     def start(self, slot: Slot, operation: Operation) -> None:
-        """Start an operation that is awaited later; `NotIssued` as of `made`."""
+        """Start an operation that is awaited later; `NotIssued` as of `issue`."""
         request = self._started(slot, operation)
         if request is not None:
-            self.adopt_pending(slot, operation, request)
+            self.track_pending(slot, operation, request)
 
     def _started(self, slot: Slot, operation: Operation) -> Any:
         """Start an operation; returns its request, or None if it is over already."""
@@ -262,19 +262,19 @@ class Waiting:
         slot.operation = operation
         started = slot.since_s = self._outstanding[slot] = self._clock()
         try:
-            error = made(operation, blocking=False)
+            error = issue(operation, blocking=False)
         finally:
             del self._outstanding[slot]
             self.waited_s += self._clock() - started
-        if not operation.made:
+        if not operation.requests:
             self.completed(slot, error)
             return None
-        request, operation.made = operation.made[0], []
+        request, operation.requests = operation.requests[0], []
         if error is not None:
             self._failed(slot, error)
         return request
 
-    def adopt_pending(self, slot: Slot, operation: Operation, request: Any) -> None:
+    def track_pending(self, slot: Slot, operation: Operation, request: Any) -> None:
         """Take over an operation that has been started, to be awaited later; its slice goes on."""
         run = slot.current
         pending = run.answer = Pending(operation, len(run.pending))

@@ -17,16 +17,16 @@ import numpy as np
 from mpi4py import MPI
 
 from ...lowlevel.mpi import handle_of, mpi_function
-from ..control.hot_wait import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S
-from ..control.meeting import agreement_word, header_word
+from ..coordinator.hot_wait import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S
+from ..coordinator.rendezvous import agreement_word, header_word
 from ..requests.agreement import AGREEMENT, Agreements
 from ..requests.operations import Operation, label_of
-from .host import ARGUMENT_ERRORS, made
+from .host import ARGUMENT_ERRORS, issue
 
 if TYPE_CHECKING:
-    from ..control.control import Control
-    from ..control.header import Header
-    from ..control.meeting import Meeting
+    from ..coordinator.coordinator import Coordinator
+    from ..coordinator.header import Header
+    from ..coordinator.rendezvous import Rendezvous
     from .executor import Executor
     from .job import Job
     from .waiting import Waiting
@@ -75,7 +75,7 @@ class WholeCall:
     Parameters
     ----------
     executor : Executor
-    control : Control
+    coordinator : Coordinator
     header : Header or None
         None: there are no other ranks.
     operations : sequence of (int, object, Operation)
@@ -96,13 +96,13 @@ class WholeCall:
     def __init__(
         self,
         executor: Executor,
-        control: Control,
+        coordinator: Coordinator,
         header: Header | None,
         operations: Sequence[tuple[int, Any, Operation]],
         wait: str,
         traced: Sequence[tuple[str, str]] | None,
     ) -> None:
-        self._executor, self._control = executor, control
+        self._executor, self._coordinator = executor, coordinator
         self._operations, self.wait = operations, wait
         self.header = header
         self.kept: Any = None
@@ -117,8 +117,8 @@ class WholeCall:
             self.state[AGREES] = 1
             sums = self._noted(None).summands(False)
             numbers = array("q", (True, header.signature, -header.signature))
-            self.mpi = _table(control.meeting, wait == "poll", numbers, sums)
-            control.watchdog.watch(self)
+            self.mpi = _table(coordinator.rendezvous, wait == "poll", numbers, sums)
+            coordinator.watchdog.watch(self)
 
     @property
     def numbers(self) -> list[int]:
@@ -132,7 +132,7 @@ class WholeCall:
         if self.state[PHASE] == ENTERING:
             self.state[PHASE] = IDLE
             assert self.header is not None
-            raise self._control.failed(MPI.Exception(int(self.state[CODE])), self.header.call)
+            raise self._coordinator.failed(MPI.Exception(int(self.state[CODE])), self.header.call)
         return list(map(int, self.state[NUMBERS:SUMS]))
 
     def conclude(self, job: Job, waiting: Waiting) -> Exception | None:
@@ -162,7 +162,7 @@ class WholeCall:
         """MPI has refused the operation of a step: issue it, unless MPI had it, and those that follow."""
         step, begun = int(self.state[STEP]), bool(self.state[STARTED])
         left = [(key, operation) for number, key, operation in self._operations if number >= step]
-        guard = self._control.guard
+        guard = self._coordinator.guard
         if guard is not None and (lost := guard.loss(error, label_of(*left[0][::-1]) if left else AGREEMENT)):
             raise lost from error
         if not left:
@@ -175,18 +175,18 @@ class WholeCall:
             problem, blocking = None, self.wait != "poll"  # as the other ranks do: the two kinds do not match
             try:
                 with waiting.watched(label := label_of(operation, key)):
-                    problem = made(operation, blocking)
+                    problem = issue(operation, blocking)
                 if not blocking:
-                    waiting.wait(operation.made[0], label)
+                    waiting.wait(operation.requests[0], label)
             except MPI.Exception as failure:
                 problem = failure
-            operation.made = []
+            operation.requests = []
             if problem is not None:
                 job.fail(key, problem)
 
     def _noted(self, waiting: Any) -> Agreements:
         """Agreements that know what the call issues."""
-        agreements = Agreements(self._executor.control, waiting, self._executor.meeting)
+        agreements = Agreements(self._executor.coordinator, waiting, self._executor.rendezvous)
         for _, _, operation in self._operations:
             agreements.note(operation)
         return agreements
@@ -217,7 +217,7 @@ class WholeCall:
             return None
         if phase == ENTERING:
             assert self.header is not None
-            return not self._control.nested, self.header.call, since * 1e-9
+            return not self._coordinator.nested, self.header.call, since * 1e-9
         labels = (label_of(operation, key) for number, key, operation in self._operations if number == step)
         return False, next(labels, AGREEMENT), since * 1e-9
 
@@ -228,17 +228,17 @@ class WholeCall:
         return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
 
 
-def _table(meeting: Meeting, polls: bool, numbers: Sequence[int], sums: Sequence[int]) -> np.ndarray:
+def _table(rendezvous: Rendezvous, polls: bool, numbers: Sequence[int], sums: Sequence[int]) -> np.ndarray:
     """List the MPI library's functions and handles as words, and what is told at a meeting."""
     words = [
         *map(mpi_function, ("Allreduce", "Iallreduce", "Alltoallv", "Ialltoallv", "Test")),
-        *map(handle_of, (meeting.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
+        *map(handle_of, (rendezvous.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
         int(MPI.IN_PLACE),
         polls,
         mpi_function("Iprobe"),
         MPI.ANY_SOURCE,
         MPI.ANY_TAG,
-        meeting.state.buffer_info()[0] if meeting.has_board else 0,
+        rendezvous.state.buffer_info()[0] if rendezvous.has_board else 0,
         header_word(numbers),
         agreement_word(sums),
         *numbers,

@@ -11,10 +11,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ...errors import RankLost
-from ..control.watchdog import abort_on
+from ..coordinator.watchdog import abort_on
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
-from .crew import ALONE, HELPED
+from .placement import INLINE, INLINE_WITH_WORKERS
 from .priority import set_exact_timers, take_short_slices
 from .workers import Workers
 
@@ -48,11 +48,11 @@ class Threads:
         self._pool: Workers | None = None
         self._helpers: Workers | None = None
 
-    def workers(self, crew: str, wait: str) -> Workers | None:
-        """Return the workers of a crew (see `crew`) for a job that waits this way, or None."""
-        if crew == ALONE:
+    def workers(self, placement: str, wait: str) -> Workers | None:
+        """Return the workers of a placement (see `placement`) for a job that waits this way, or None."""
+        if placement == INLINE:
             return None
-        if crew == HELPED:
+        if placement == INLINE_WITH_WORKERS:
             if self._helpers is None:
                 self._helpers = Workers(range(1, self._count), self._nice, abort_on)
             return self._helpers

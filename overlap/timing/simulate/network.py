@@ -70,7 +70,7 @@ class Ticket:
             self.rank.sleep_until_completion()
 
 
-class _Meeting:
+class _Rendezvous:
     """One exchange, until all ranks have come."""
 
     __slots__ = ("large", "nbytes", "sent_s", "signature", "tickets", "values")
@@ -116,59 +116,59 @@ class Network:
         self._tree_s = ceil(log2(ranks)) * (machine.latency_s + machine.message_s)
         self._per_node = per_node
         self._card = Card(self._nodes, machine)
-        self._meetings: dict[int, _Meeting] = {}
+        self._headers: dict[int, _Rendezvous] = {}
         self.order: list[tuple[int, int]] = []
 
     def exchange(self, number: int, rank: Member, transfer: SimulatedTransfer, signature: tuple[int, int]) -> Ticket:
         """`rank` takes part in exchange `number`; returns its `Ticket`."""
         nbytes = self.remote * transfer.nbytes * self._weight
-        meeting = self._meeting(number, signature)
+        rendezvous = self._rendezvous(number, signature)
         node = rank.number // self._per_node
         if transfer.nbytes > self._machine.eager_nbytes * transfer.messages:
-            meeting.large = True
-            meeting.nbytes[node] += nbytes
+            rendezvous.large = True
+            rendezvous.nbytes[node] += nbytes
         elif nbytes:
-            meeting.sent_s = max(meeting.sent_s, self._card.send(node, self._clock.now_s, nbytes))
+            rendezvous.sent_s = max(rendezvous.sent_s, self._card.send(node, self._clock.now_s, nbytes))
         ticket = Ticket(rank, self.remote * transfer.nbytes)
-        meeting.tickets.append(ticket)
-        if len(meeting.tickets) == self.simulated:
-            del self._meetings[number]
+        rendezvous.tickets.append(ticket)
+        if len(rendezvous.tickets) == self.simulated:
+            del self._headers[number]
             end_s = self._clock.now_s
-            if meeting.large:
-                end_s = self._card.send(slice(None), end_s, meeting.nbytes)
-            end_s = max(end_s, meeting.sent_s)
-            self._complete(meeting, end_s + (self._machine.latency_s if self.remote else 0.0))
+            if rendezvous.large:
+                end_s = self._card.send(slice(None), end_s, rendezvous.nbytes)
+            end_s = max(end_s, rendezvous.sent_s)
+            self._complete(rendezvous, end_s + (self._machine.latency_s if self.remote else 0.0))
         return ticket
 
     def reduction(self, number: int, rank: Member, values: np.ndarray) -> Ticket:
         """`rank` adds to a small sum, through a tree of messages; returns its `Ticket`."""
-        meeting = self._meeting(-1 - number, None)
+        rendezvous = self._rendezvous(-1 - number, None)
         ticket = Ticket(rank, 0)
-        meeting.tickets.append(ticket)
-        meeting.values.append(values)
-        if len(meeting.tickets) == self.simulated:
-            del self._meetings[-1 - number]
-            total = sum(meeting.values)
-            for values in meeting.values:
+        rendezvous.tickets.append(ticket)
+        rendezvous.values.append(values)
+        if len(rendezvous.tickets) == self.simulated:
+            del self._headers[-1 - number]
+            total = sum(rendezvous.values)
+            for values in rendezvous.values:
                 values[:] = total
-            self._complete(meeting, self._clock.now_s + self._tree_s)
+            self._complete(rendezvous, self._clock.now_s + self._tree_s)
         return ticket
 
-    def _meeting(self, number: int, signature: tuple[int, int] | None) -> _Meeting:
-        meeting = self._meetings.get(number)
-        if meeting is None:
-            meeting = self._meetings[number] = _Meeting(self._nodes, signature)
+    def _rendezvous(self, number: int, signature: tuple[int, int] | None) -> _Rendezvous:
+        rendezvous = self._headers.get(number)
+        if rendezvous is None:
+            rendezvous = self._headers[number] = _Rendezvous(self._nodes, signature)
             if signature is not None:
                 self.order.append(signature)
-        elif meeting.signature != signature:
+        elif rendezvous.signature != signature:
             self._clock.fail(
-                RuntimeError(f"exchange {number}: expected {meeting.signature} on all ranks, received {signature}")
+                RuntimeError(f"exchange {number}: expected {rendezvous.signature} on all ranks, received {signature}")
             )
-        return meeting
+        return rendezvous
 
-    def _complete(self, meeting: _Meeting, end_s: float) -> None:
+    def _complete(self, rendezvous: _Rendezvous, end_s: float) -> None:
         def completed() -> None:
-            for ticket in meeting.tickets:
+            for ticket in rendezvous.tickets:
                 ticket.done = True
                 ticket.rank.completed(ticket)
 

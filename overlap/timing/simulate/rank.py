@@ -46,7 +46,7 @@ class VirtualOperation(Operation):
         request = self.rank.issue(self)
         if blocking:
             request.Wait()
-        self.made.append(request)
+        self.requests.append(request)
 
     def on_scratch(self, resources: object = None) -> VirtualOperation:
         return self
@@ -67,8 +67,8 @@ class _Comm:
         self.weight = weight(rank, ranks)
 
 
-class _Control:
-    """The runtime's control communicator: small sums over the simulated ranks."""
+class _Coordinator:
+    """The runtime's coordinator: small sums over the simulated ranks."""
 
     def __init__(self, rank: Rank, ranks: int) -> None:
         self.rank, self.size = rank.number, ranks
@@ -143,8 +143,8 @@ class Rank:
                 self.clock.spawn(workers.work)
         # To look takes no time on this clock: nothing is polled for without sleep.
         host = Host(self.clock, self._make_event, self._test_some, hot_s=0.0)
-        control = _Control(self, self.network.simulated)
-        executor = Executor(control, [], {}, settings.agree_every, host)
+        coordinator = _Coordinator(self, self.network.simulated)
+        executor = Executor(coordinator, [], {}, settings.agree_every, host)
         job = Job(
             range(len(self._program.steps)),
             self._slice,

@@ -37,7 +37,7 @@ def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: f
         PETSc: Any = import_module("petsc4py.PETSc")
     except ImportError:
         PETSc = None
-    if A.halo.control.maximum(int(PETSc is None or PETSc.COMM_WORLD.getSize() != A.halo.comm.size)):
+    if A.halo.coordinator.maximum(int(PETSc is None or PETSc.COMM_WORLD.getSize() != A.halo.comm.size)):
         return {}
     matrix = _matrix(PETSc, A, half=False)
     if workload == "mgcg":

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from ....arrays import part_of, together
+from ....arrays import collective_section, part_of
 from ....errors import InputError, repr_of
 
 COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
@@ -78,7 +78,7 @@ class FileBase:
         InputError, RankError
             On all ranks: bad arguments, or such that differ between ranks; what failed while writing.
         """
-        with together(COMM) as agreed:
+        with collective_section(COMM) as agreed:
             if not isinstance(step, Real) or not np.isfinite(step):
                 raise InputError(f"expected the number of a snapshot, received {repr_of(step):.200}")
             found = []

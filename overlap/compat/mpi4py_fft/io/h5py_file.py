@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....arrays import part_of, parts_on_rank_0, together
+from ....arrays import collective_section, part_of, parts_on_rank_0
 from ....errors import InputError, repr_of
 from .file_base import COMM, Domain, Field, FileBase
 
@@ -48,7 +48,7 @@ class HDF5File(FileBase):
     """
 
     def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
-        with together(COMM) as agreed:
+        with collective_section(COMM) as agreed:
             if not isinstance(h5name, str | PathLike):
                 raise InputError(f"expected a file's name, received {repr_of(h5name):.200}")
             if mode not in ("a", "w", "r"):
@@ -63,7 +63,7 @@ class HDF5File(FileBase):
         return "hdf5"
 
     def open(self, mode: str = "r+", **kw: Any) -> None:
-        with together(COMM):
+        with collective_section(COMM):
             import h5py
 
             if h5py.get_config().mpi:
@@ -72,7 +72,7 @@ class HDF5File(FileBase):
                 self.f = h5py.File(self.filename, mode, **kw)
 
     def close(self) -> None:
-        with together(COMM):  # no rank reads what rank 0 has not closed
+        with collective_section(COMM):  # no rank reads what rank 0 has not closed
             super().close()
 
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
@@ -83,7 +83,7 @@ class HDF5File(FileBase):
             self.close()
 
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
-        with together(COMM):
+        with collective_section(COMM):
             import h5py
 
             with h5py.File(self.filename, "r") as file:
@@ -104,12 +104,12 @@ class HDF5File(FileBase):
         kinds = ["slice" if isinstance(one, slice) else str(int(one)) for one in wanted[rank:]]
         path = f"{name}/{kinds.count('slice')}D/" + ("" if index is None else "_".join(kinds) + "/") + str(step)
         if self.f is not None and self.f.driver == "mpio":
-            with together(COMM):
+            with collective_section(COMM):
                 data = self._dataset(name, path, field, shape)
                 if values.size:
                     data[box] = values
             return
-        with together(COMM), parts_on_rank_0(COMM, values, box) as parts:
+        with collective_section(COMM), parts_on_rank_0(COMM, values, box) as parts:
             if parts is not None:
                 data = self._dataset(name, path, field, shape)
                 for place, part in parts:

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...errors import InputError
 from ...interrupts import held_signals
-from .control import Control
+from .coordinator import Coordinator
 
 
 @contextmanager
-def together(
-    control: Control,
+def collective_section(
+    coordinator: Coordinator,
     what: str,
     undo: Callable[[], object] | None = None,
     problem: str | None = None,
@@ -21,23 +21,23 @@ def together(
 ) -> Iterator[None]:
     """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
-    `Runtime.together` tells what it does; `control` is the one that the ranks meet at.
+    `Runtime.collective_section` tells what it does; `coordinator` is the one that the ranks meet at.
     """
-    with held_signals(), control.exclusive.used(what):
-        entry, control.nested = not control.nested, control.nested + 1
+    with held_signals(), coordinator.exclusive.used(what):
+        entry, coordinator.nested = not coordinator.nested, coordinator.nested + 1
         try:
-            control.meet(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
+            coordinator.synchronize(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
             yield
             if entry:  # an outer block meets at its own end
-                control.meet(f"the end of {what}")
+                coordinator.synchronize(f"the end of {what}")
         except BaseException as error:
             try:
-                # An inner block may have ended the control, with the same error on all ranks.
-                if not control.closed and control.left is None and not control.is_known(error):
-                    control.meet(what, error=error)
+                # An inner block may have ended the coordinator, with the same error on all ranks.
+                if not coordinator.closed and coordinator.left is None and not coordinator.is_known(error):
+                    coordinator.synchronize(what, error=error)
                 raise
             finally:
                 if undo is not None:
                     undo()
         finally:
-            control.nested -= 1
+            coordinator.nested -= 1

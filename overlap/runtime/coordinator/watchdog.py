@@ -14,7 +14,7 @@ from typing import Any
 
 from ...abort import abort
 from ...errors import formatted
-from ...losses import Guard, Noticing
+from ...losses import DetectingLoss, Guard
 
 _PAUSE_S = 1.0  # by which the watchdog wakes too late: the process was stopped, or had no core
 
@@ -95,7 +95,7 @@ class _Outstanding(dict[object, float]):
         return found
 
 
-class Watched(Noticing):
+class Watched(DetectingLoss):
     """The time in which something is under way, in a dictionary that a `Watchdog` watches: a ``with`` block."""
 
     __slots__ = ("_outstanding",)

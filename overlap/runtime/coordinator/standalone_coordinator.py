@@ -1,4 +1,4 @@
-"""`OwnControl`: the watched collectives of what a user makes of a communicator alone, without a runtime."""
+"""`StandaloneCoordinator`: the watched collectives of what a user makes of a communicator alone, without a runtime."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mpi4py import MPI
 from ...errors import InputError
 from . import departure
 from .arguments import number_problem
-from .control import Control
-from .together import together
+from .collective_section import collective_section
+from .coordinator import Coordinator
 from .watchdog import Watchdog
 
 
-class OwnControl(Control):
-    """A `Control` with a watchdog of its own: nobody waits longer than its deadline, where a call begins neither.
+class StandaloneCoordinator(Coordinator):
+    """A `Coordinator` with a watchdog of its own: nobody waits longer than its deadline, where a call begins neither.
 
     Parameters
     ----------
@@ -46,25 +46,25 @@ class OwnControl(Control):
         watchdog.entries = watchdog.outstanding
         self._stop = weakref.finalize(self, watchdog.stop)
         super().__init__(comm, watchdog)
-        with self.together("the check of deadline_s", self.close, problem):
+        with self.collective_section("the check of deadline_s", self.close, problem):
             pass
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm | OwnControl, deadline_s: float | None) -> OwnControl | Self:
+    def of(cls, comm: MPI.Intracomm | StandaloneCoordinator, deadline_s: float | None) -> StandaloneCoordinator | Self:
         """Make one of a communicator; one that is given belongs to who asks from then on."""
-        return comm if isinstance(comm, OwnControl) else cls(comm, deadline_s)
+        return comm if isinstance(comm, StandaloneCoordinator) else cls(comm, deadline_s)
 
     @contextmanager
-    def together(
+    def collective_section(
         self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
     ) -> Iterator[None]:
-        """Do something on all ranks, or fail on all of them: as `Runtime.together`."""
-        with together(self, what, undo, problem, agreed):
+        """Do something on all ranks, or fail on all of them: as `Runtime.collective_section`."""
+        with collective_section(self, what, undo, problem, agreed):
             yield
 
     def check(self, call: str, problem: str | None, **agreed: Any) -> None:
         """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""
-        self.meet(call, agreed, error=None if problem is None else InputError(problem))
+        self.synchronize(call, agreed, error=None if problem is None else InputError(problem))
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
         def over() -> None:
@@ -82,7 +82,7 @@ class OwnControl(Control):
 
     def alltoall(self, values: list[Any]) -> list[Any]:
         """Exchange lists with a value for each rank; returns what every rank has for this one."""
-        self.meet("alltoall")
+        self.synchronize("alltoall")
         with self.watching("alltoall") as comm:
             return comm.alltoall(values)
 

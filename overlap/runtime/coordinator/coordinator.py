@@ -1,4 +1,4 @@
-"""`Control`: all that the library does in MPI for itself, in one place.
+"""`Coordinator`: all that the library does in MPI for itself, in one place.
 
 The awaited traffic of slice programs travels on `AsyncComm`; every other collective of the library is
 made here, on one communicator of its own. Each begins with the same small meeting of all ranks, the *header*:
@@ -45,7 +45,7 @@ from ..requests.requests import AsyncComm
 from . import departure
 from .exclusive import Exclusive
 from .header import Header, disagreement
-from .meeting import Meeting
+from .rendezvous import Rendezvous
 from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
@@ -55,10 +55,10 @@ T = TypeVar("T")  # any value
 _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
-_dropped: list[Control] = []  # the `Control` of runtimes that were collected here, but not yet on all ranks
+_dropped: list[Coordinator] = []  # the `Coordinator` of runtimes that were collected here, but not yet on all ranks
 
 
-class Control:
+class Coordinator:
     """The library's own collectives over the ranks of a runtime.
 
     Every method that talks is collective, and raises the same exception on all ranks.
@@ -86,12 +86,12 @@ class Control:
     running : bool
         A job runs: nobody but its communicator may talk.
     nested : int
-        How many `together` blocks the calling thread is in.
+        How many `collective_section` blocks the calling thread is in.
     paused : bool
         The runtime is not in use.
     left : OverlapError or None
         What has been raised here when another rank left by an exception, or ended: the next calls raise it too. A rank
-        that is lost has left, and what its loss has raised is raised once; then the control is closed.
+        that is lost has left, and what its loss has raised is raised once; then the coordinator is closed.
     crowded : bool
         So many communicators were open on some rank when it was made that none should be kept for later.
     """
@@ -112,7 +112,7 @@ class Control:
         self.exclusive = Exclusive("this runtime")
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
-        self._meetings = 0
+        self._headers = 0
         self._all_leave = False  # at the last header
         self._departure: departure.Departure | None = None  # of this rank, with what has failed between two calls
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
@@ -121,19 +121,19 @@ class Control:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         else:
             self.guard.add(self.comm)
-            self.guard.tell(self)
+            self.guard.register(self)
         self.rank = self.comm.rank
         self.size = self.comm.size
         _count(1)
         with watchdog.watching("finding the ranks of a node"):
-            self.meeting = Meeting(self.comm)
-        self._member = departure.enter(self.meeting, watchdog.deadline_s)
+            self.rendezvous = Rendezvous(self.comm)
+        self._member = departure.enter(self.rendezvous, watchdog.deadline_s)
         self._identity: tuple[str, int, int] | None = None
         self._numbers = array("q", (0, 0, 0))
 
     # ---- agreement ---------------------------------------------------------------------------
 
-    def meet(
+    def synchronize(
         self,
         call: str,
         agreed: dict[str, Any] | None = None,
@@ -173,16 +173,16 @@ class Control:
                     "expected values that can be written as text, received one for which this fails: "
                     f"{formatted(problem)[0]}"
                 )
-        self.meet_for(header, error, entry)
+        self.synchronize_for(header, error, entry)
 
-    def meet_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
-        """As `meet`, for a `Header` that was made before: of a call that is made again and again."""
+    def synchronize_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
+        """As `synchronize`, for a `Header` that was made before: of a call that is made again and again."""
         with self.exclusive.used(header.call):
             self.check_idle()
-            self.meet_here(header, error, entry)
+            self.synchronize_here(header, error, entry)
 
-    def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
-        """Meet as `meet_for`, in a call that has made sure that nobody else is in one; `leaving`: for the last time."""
+    def synchronize_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
+        """Meet as `synchronize_for`, where nobody else is in a call; `leaving`: for the last time."""
         if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
             error = held_signals().error
         call, numbers = header.call, self._numbers
@@ -191,22 +191,22 @@ class Control:
         try:
             watched[call] = perf_counter()
             try:
-                self.meeting.minimum(numbers)
+                self.rendezvous.minimum(numbers)
             finally:
                 del watched[call]
         except MPI.Exception as broken:
             raise self.failed(broken, call) from broken
-        self.has_met(header, error, numbers, leaving)
+        self.check_header(header, error, numbers, leaving)
 
-    def count_meeting(self) -> None:
+    def count_header(self) -> None:
         """Note that all ranks have come to a header: what an exception was marked with before is known no more."""
-        self._meetings += 1
+        self._headers += 1
 
-    def has_met(
+    def check_header(
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
     ) -> None:
         """Raise what is wrong on any rank: all have come to a header, at which `numbers` were reduced."""
-        self.count_meeting()
+        self.count_header()
         well, agreed = numbers[0], numbers[1] == -numbers[2]
         if well and agreed:
             return
@@ -249,7 +249,7 @@ class Control:
     def failed(self, error: MPI.Exception, what: str) -> BaseException:
         """Return what to raise where MPI has failed and no rank hears of it here any more."""
         lost = None if self.guard is None else self.guard.loss(error, what)
-        self.count_meeting()
+        self.count_header()
         return self.mark(lost or error)
 
     def lose(self, lost: RankLost) -> None:
@@ -260,25 +260,25 @@ class Control:
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
         with suppress(Exception):  # where it cannot be set, the error is told once more
-            error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]  # the exception carries it
+            error._overlap_header = self, self._headers  # type: ignore[attr-defined]  # the exception carries it
         return error
 
     def is_known(self, error: BaseException) -> bool:
         """Tell whether all ranks have failed with this exception, and have not met since."""
         try:
-            return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
+            return getattr(error, "_overlap_header", None) == (self, self._headers)
         except Exception:  # its attributes cannot be asked for: it has no mark, and is told once more
             return False
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
-        """Begin a call: as `meet`, at which nobody is late yet outside of `together`."""
-        self.meet(call, agreed, error=error, entry=not self.nested)
+        """Begin a call: as `synchronize`, at which nobody is late yet outside of `collective_section`."""
+        self.synchronize(call, agreed, error=error, entry=not self.nested)
 
     # ---- collectives -------------------------------------------------------------------------
 
     def barrier(self) -> None:
         """Wait until all ranks have come here."""
-        self.meet("barrier")
+        self.synchronize("barrier")
 
     def allgather(self, value: T) -> list[T]:
         """Gather the values of all ranks, in their order, as a list; anything that can be pickled."""
@@ -310,7 +310,7 @@ class Control:
     def alltoall_s(self, nbytes: int) -> float:
         """Seconds that an all-to-all with `nbytes` bytes from every rank to every rank takes here."""
         send, receive = np.zeros((2, self.size * nbytes), np.uint8)
-        self.meet("all-to-all", {"nbytes": nbytes})
+        self.synchronize("all-to-all", {"nbytes": nbytes})
         with self.exclusive.used("all-to-all"), self.watchdog.watching("all-to-all"):
             started = perf_counter()
             self.comm.Alltoall(send, receive)
@@ -322,13 +322,13 @@ class Control:
             data = pickle.dumps(value)
         except Exception as problem:
             error = problem
-        self.meet(call, agreed, error=error)
+        self.synchronize(call, agreed, error=error)
         with self.exclusive.used(call), self.watchdog.watching(call):
             return collective(data)
 
     def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
-        self.meet(call, {"shape": values.shape, "dtype": values.dtype.str})
+        self.synchronize(call, {"shape": values.shape, "dtype": values.dtype.str})
         with self.exclusive.used(call), self.watchdog.watching(call):
             self.comm.Allreduce(MPI.IN_PLACE, values, operation)
         kind: Any = type(value)
@@ -360,7 +360,7 @@ class Control:
             self.check_idle()
             owned = callable(comm)
             if not owned:
-                self.meet_members(comm)
+                self.synchronize_members(comm)
             # Counted on every rank, also on those that get none: the number names it everywhere.
             number = self._wrapped
             self._wrapped += 1
@@ -374,13 +374,13 @@ class Control:
         _count(1 + owned)
         return wrapped
 
-    def meet_members(self, comm: object) -> None:
+    def synchronize_members(self, comm: object) -> None:
         """Meet all ranks, if all of them are about to call MPI on `comm` (collective over that one).
 
         A rank that has failed is seen at a header. In MPI's own call it would be waited for.
         """
         if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and self.size > 1 and comm.size == self.size:
-            self.meet_for(Header("making a communicator"))
+            self.synchronize_for(Header("making a communicator"))
 
     def drop(self) -> None:
         """Remember the communicators, until all ranks can free them: this one does not use them any more."""
@@ -399,11 +399,15 @@ class Control:
             On all ranks, when too many communicators are open all the same.
         """
         for crowded in (False, True):
-            waiting = {control._identity: control for control in tuple(_dropped) if control._identity is not None}
+            waiting = {
+                coordinator._identity: coordinator
+                for coordinator in tuple(_dropped)
+                if coordinator._identity is not None
+            }
             found = self.allgather(
                 (
                     _open,
-                    {identity: control.size for identity, control in waiting.items()},
+                    {identity: coordinator.size for identity, coordinator in waiting.items()},
                     (MPI.Get_processor_name(), os.getpid(), next(_numbers)),
                 )
             )
@@ -411,9 +415,9 @@ class Control:
             sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
             for identity in sorted(sizes):
                 dropped_by_all = sum(identity in known for _, known, _ in found) == sizes[identity]
-                if dropped_by_all and (control := waiting.get(identity)):
-                    _dropped.remove(control)
-                    control.free(self.watchdog)
+                if dropped_by_all and (coordinator := waiting.get(identity)):
+                    _dropped.remove(coordinator)
+                    coordinator.free(self.watchdog)
             self.crowded = max(count for count, _, _ in found) > MANY
             if crowded or not self.crowded:
                 break
@@ -437,7 +441,7 @@ class Control:
         try:
             if self.left is None and self.size > 1 and not MPI.Is_finalized():
                 self._finish_telling()
-                self.meet_here(Header(call), None, True, leaving=True)
+                self.synchronize_here(Header(call), None, True, leaving=True)
         finally:
             departure.leave(self._member)
             if self.left is None and self._all_leave:
@@ -445,7 +449,7 @@ class Control:
             else:
                 self.drop()
 
-    def tell(self, error: BaseException) -> departure.Departure | None:
+    def notify(self, error: BaseException) -> departure.Departure | None:
         """Tell the other ranks of an exception on this one, between two calls; they raise a `RankError` in their next.
 
         Returns the thread that waits for them, or None where they know already, or cannot be told.
@@ -457,7 +461,7 @@ class Control:
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
         """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard it.
 
-        Returns as `tell`.
+        Returns as `notify`.
         """
         return self._sent(error, True, ended)
 
@@ -467,7 +471,7 @@ class Control:
         """Have a thread send a header that says what has failed here; it is ours alone until all ranks have met it."""
 
         def met(all_leave: bool) -> None:
-            self._meetings += 1
+            self._headers += 1
             self.mark(error)
             if not last:
                 return
@@ -480,7 +484,7 @@ class Control:
 
         with held_signals(), self.exclusive.used("telling what has failed"):
             found = self._departure = departure.Departure(
-                self.meeting, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
+                self.rendezvous, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
             )
             if last:
                 self.closed = True
@@ -509,7 +513,7 @@ class Control:
                 self.comm.Free()
                 _count(-1)
         self.comms.clear()
-        self.meeting.end()
+        self.rendezvous.end()
 
     def close_in_child(self) -> None:
         """Be closed: this process was forked from the one that made it."""

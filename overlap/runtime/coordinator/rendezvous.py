@@ -1,4 +1,4 @@
-"""`Meeting`: where all ranks of a communicator wait for each other, and tell each other a few numbers.
+"""`Rendezvous`: where all ranks of a communicator wait for each other, and tell each other a few numbers.
 
 Ranks of one node have a board: memory that all of them map, with two words for each rank. A rank writes its word of the
 meeting, and waits until the words of all others are there. A word carries the number of its meeting, so that nothing
@@ -29,7 +29,7 @@ FLAG_BITS = 2  # then what is true of this rank, then a value
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
 
 
-class Meeting:
+class Rendezvous:
     """Meets all ranks of a communicator. Collective.
 
     Parameters

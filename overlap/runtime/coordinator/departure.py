@@ -1,7 +1,7 @@
 """A rank's last header, with which it leaves the others.
 
-Every `Control` of several ranks ends on each of them with one header more: of `close`; of an exception that leaves a
-``with`` block, or ends the process, on that rank alone; or of the end of the process, where nothing was closed.
+Every `Coordinator` of several ranks ends on each of them with one header more: of `close`; of an exception that leaves
+a ``with`` block, or ends the process, on that rank alone; or of the end of the process, where nothing was closed.
 Whatever another rank does then, a call, `close` or the same, its header meets this one, and so nobody waits for a
 rank that has gone.
 
@@ -26,13 +26,13 @@ from mpi4py import MPI
 from ...abort import abort, limited_to
 from ...errors import formatted
 from ...freed import ended_by
-from .meeting import Meeting
+from .rendezvous import Rendezvous
 from .reports import Report
 
 MPI4PY_S = 1.0  # for others to be told, where mpi4py ends the job at the end of a process that has failed
 
 _members: dict[
-    int, tuple[Meeting, float | None]
+    int, tuple[Rendezvous, float | None]
 ] = {}  # meetings of communicators whose last header is to come, and deadlines
 _departures: set[Departure] = set()  # whose headers other ranks have not met yet
 
@@ -56,14 +56,14 @@ class Departure(threading.Thread):
 
     def __init__(
         self,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         report: Report,
         deadline_s: float | None,
         met: Callable[[bool], object] | None = None,
         after: Departure | None = None,
     ) -> None:
         super().__init__(daemon=True, name="departure")
-        self._meeting, self._report, self._met, self._after = meeting, report, met, after
+        self._rendezvous, self._report, self._met, self._after = rendezvous, report, met, after
         self.deadline_s = deadline_s
 
     def send(self) -> None:
@@ -91,8 +91,8 @@ class Departure(threading.Thread):
             all_leave = False
             try:
                 # Not well, whatever the others send: all exchange their reports.
-                self._meeting.minimum(array("q", (0, 0, 0)))
-                all_leave = all(report.leaving for report in self._meeting.comm.allgather(self._report))
+                self._rendezvous.minimum(array("q", (0, 0, 0)))
+                all_leave = all(report.leaving for report in self._rendezvous.comm.allgather(self._report))
             except MPI.Exception:
                 pass  # a rank is lost: there is nobody to be told
             if self._met is not None:
@@ -102,11 +102,11 @@ class Departure(threading.Thread):
             _departures.discard(self)
 
 
-def enter(meeting: Meeting, deadline_s: float | None) -> int:
+def enter(rendezvous: Rendezvous, deadline_s: float | None) -> int:
     """Note that the ranks of a communicator meet from now on; returns what `leave` wants."""
-    key = meeting.comm.handle
-    if meeting.comm.size > 1:
-        _members[key] = meeting, deadline_s
+    key = rendezvous.comm.handle
+    if rendezvous.comm.size > 1:
+        _members[key] = rendezvous, deadline_s
     return key
 
 
@@ -125,8 +125,8 @@ def _at_exit() -> None:
         return
     error = ended_by()
     while _members:  # in the order in which all ranks have made them, where no thread can wait for each
-        meeting, deadline_s = _members.pop(next(iter(_members)))
-        Departure(meeting, Report(leaving=True), deadline_s if error is not None else None).send()
+        rendezvous, deadline_s = _members.pop(next(iter(_members)))
+        Departure(rendezvous, Report(leaving=True), deadline_s if error is not None else None).send()
     waiting = list(_departures)
     aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
     limit_s = None

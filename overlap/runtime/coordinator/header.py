@@ -16,7 +16,7 @@ class Header:
     ----------
     call : str
     agreed : dict, optional
-        As of `Control.meet`.
+        As of `Coordinator.synchronize`.
 
     Attributes
     ----------
