@@ -22,7 +22,7 @@ DOINGS = (
     "pipelined_solver",
     "planning",
     "making",
-    "control",
+    "coordinator",
     "arrays",
     "functions",
     "saving",

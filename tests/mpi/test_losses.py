@@ -23,7 +23,7 @@ DOINGS = (  # three at a time: of four ranks one is left
     ("pipelined_solver", "auto"),
     ("planning", "poll"),
     ("making", "poll"),
-    ("control", "auto"),
+    ("coordinator", "auto"),
     ("arrays", "auto"),
     ("functions", "auto"),
     ("saving", "poll"),
