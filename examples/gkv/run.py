@@ -3,6 +3,7 @@
     python examples/gkv/run.py cyclone
     mpiexec -n 2 python examples/gkv/run.py turbulence --config small.toml --out run1
     mpiexec -n 2 python examples/gkv/run.py turbulence --config small.toml --out run1 --restart
+    mpiexec --with-ft ulfm -n 4 python examples/gkv/run.py turbulence --survive
 
 cyclone     GKV's linear benchmark: growth rates and frequencies of the Cyclone base case
 zonal       residual of a zonal flow, geodesic acoustic mode
@@ -19,7 +20,8 @@ checkpoints. A TOML file replaces keys of the case's configuration, by section:
     ky = 2
     wait = "poll"
 
-`--show` prints all sections and keys. Needs the extra "gkv" (numba, scipy, h5py, rich, matplotlib).
+With `--survive` the run goes on when ranks are lost: kill any. `--show` prints all sections and keys. Needs the
+extra "gkv" (numba, scipy, h5py, rich, matplotlib).
 """
 
 import argparse
@@ -35,6 +37,7 @@ import numpy as np
 mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
 from mpi4py import MPI
 
+import overlap
 from overlap.files import replacing, write
 
 try:
@@ -42,9 +45,12 @@ try:
     from fluxtube.config import CASES, ConfigError, read
     from fluxtube.diagnostics import Diagnostics, growth
     from fluxtube.solver import Solver
+    from fluxtube.survival import Copies, shortened
 except ModuleNotFoundError as missing:
     told = f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'"
     sys.exit(told if MPI.COMM_WORLD.rank == 0 else 1)  # it is missing on all ranks
+
+SAVED_EVERY = 10  # steps, with --survive
 
 
 class Divergence(RuntimeError):
@@ -57,6 +63,7 @@ def main():
     parser.add_argument("--config", metavar="FILE.toml")
     parser.add_argument("--out", metavar="DIR", help="default: gkv-CASE")
     parser.add_argument("--restart", action="store_true", help="go on from the newest checkpoint in the folder")
+    parser.add_argument("--survive", action="store_true", help="go on when ranks are lost (mpiexec --with-ft ulfm)")
     parser.add_argument("--show", action="store_true", help="print the configuration and end")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
@@ -66,8 +73,8 @@ def main():
             if comm.rank == 0:
                 print(toml(config))
             return
-        run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"), options.restart)
-    except (ConfigError, files.FileError, Divergence) as error:
+        run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"), options.restart, options.survive)
+    except (ConfigError, files.FileError, Divergence, overlap.InputError) as error:
         # Raised on all ranks.
         if comm.rank == 0:
             print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
@@ -89,54 +96,91 @@ def configured(comm, options):
     return config
 
 
-def run(comm, case, config, folder, restart=False):
+def run(comm, case, config, folder, restart=False, survive=False):
     """Run a case from its start, or from a checkpoint, to its end (collective)."""
-    say = print if comm.rank == 0 else _nothing
     files.make_folder(comm, folder)
-    with Solver(comm, config) as solver:
-        diagnostics = Diagnostics(solver)
-        state, history, remarks = solver.state, {}, []
-        if restart:
-            history, remarks = checkpoints.read(folder, solver)
-        for remark in remarks:
-            say(f"passed over {remark}")
-        ranks = ", ".join(f"{count} along {axis}" for axis, count in solver.decomposition.ranks.items() if count > 1)
-        say(
-            f"{case}: {' x '.join(map(str, state.global_shape))} points (v, mu, z, ky, kx), "
-            f"{comm.size} rank(s){': ' + ranks if ranks else ''}, "
-            f"{config.parallel.workers} worker(s) each; memory of {solver.copies:.1f} copies of the "
-            f"state; from t = {state.time:g} to {config.time.end:g}"
+    runtime = overlap.Runtime(comm, workers=config.parallel.workers, on_loss="raise") if survive else comm
+    solver, copies = Solver(runtime, config), None
+    try:
+        while True:
+            try:
+                with solver.runtime.detecting_losses("the flux tube"):
+                    if copies is None:
+                        history = begin(case, solver, folder, restart)
+                        first, started_s = solver.state.step, perf_counter()
+                        copies = Copies(solver) if survive else None
+                    advance(case, solver, history, folder, copies)
+                    steps = solver.state.step - first
+                    if steps:
+                        checkpoints.write(folder, solver, history)
+                    output.write(folder / "output.h5", solver, history)
+                    with files.together(solver.comm, f"expected to write figures to {folder}"):
+                        if solver.comm.rank == 0:
+                            finish(case, config, solver, history, folder, steps, perf_counter() - started_s)
+                return
+            except overlap.RankLost as loss:
+                if copies is None:  # nothing is kept of a run that had not begun
+                    raise
+                solver.close()
+                solver, copies = copies.restored(loss, config)
+                history = shortened(history, solver.state.time)
+                if solver.comm.rank == 0:
+                    print(f"{loss}; going on from step {solver.state.step} on {solver.comm.size} rank(s)")
+    finally:
+        solver.close()
+
+
+def begin(case, solver, folder, restart):
+    """Print what is run; the samples so far, of a checkpoint or of the start (collective)."""
+    comm, config, state = solver.comm, solver.config, solver.state
+    say = print if comm.rank == 0 else _nothing
+    history, remarks = checkpoints.read(folder, solver) if restart else ({}, [])
+    for remark in remarks:
+        say(f"passed over {remark}")
+    ranks = ", ".join(f"{count} along {axis}" for axis, count in solver.decomposition.ranks.items() if count > 1)
+    say(
+        f"{case}: {' x '.join(map(str, state.global_shape))} points (v, mu, z, ky, kx), "
+        f"{comm.size} rank(s){': ' + ranks if ranks else ''}, "
+        f"{config.parallel.workers} worker(s) each; memory of {solver.copies:.1f} copies of the "
+        f"state; from t = {state.time:g} to {config.time.end:g}"
+    )
+    if not restart:
+        sample(Diagnostics(solver), state, history)
+    return comm.bcast(history)  # whoever is left may have to write it
+
+
+def advance(case, solver, history, folder, copies):
+    """Advance the state to the end, with samples and checkpoints (collective)."""
+    comm, config, state, diagnostics = solver.comm, solver.config, solver.state, Diagnostics(solver)
+    with progress(comm, case, config.time.end, state.time) as show:
+        while state.time < config.time.end - 1e-9:
+            solver.step(config.time.end - state.time)
+            if state.step % config.time.sample_every == 0:
+                sample(diagnostics, state, history)
+            if state.step % config.time.checkpoint_every == 0:
+                checkpoints.write(folder, solver, history)
+            if copies is not None and state.step % SAVED_EVERY == 0:
+                copies.save(state)
+            show(state, solver.dt, _latest(case, config, history) if comm.rank == 0 else "")
+    if history["time"][-1] != state.time:
+        sample(diagnostics, state, history)
+
+
+def sample(diagnostics, state, history):
+    """Append the figures of the state (collective).
+
+    Raises
+    ------
+    Divergence
+        On all ranks.
+    """
+    for name, value in diagnostics.sample().items():
+        history.setdefault(name, []).append(value)
+    if not np.isfinite(history["S"][-1]).all():
+        raise Divergence(
+            f"expected a finite state at step {state.step}, t = {state.time:g}, "
+            "received infinities: a smaller time.courant may help"
         )
-
-        def sample():
-            for name, value in diagnostics.sample().items():
-                history.setdefault(name, []).append(value)
-            if not np.isfinite(history["S"][-1]).all():
-                raise Divergence(
-                    f"expected a finite state at step {state.step}, t = {state.time:g}, "
-                    "received infinities: a smaller time.courant may help"
-                )
-
-        if not restart:
-            sample()
-        started_s, first = perf_counter(), state.step
-        with progress(comm, case, config.time.end, state.time) as show:
-            while state.time < config.time.end - 1e-9:
-                solver.step(config.time.end - state.time)
-                if state.step % config.time.sample_every == 0:
-                    sample()
-                if state.step % config.time.checkpoint_every == 0:
-                    checkpoints.write(folder, solver, history)
-                show(state, solver.dt, _latest(case, config, history) if comm.rank == 0 else "")
-        steps, wall_s = state.step - first, perf_counter() - started_s
-        if steps and state.step % config.time.sample_every:
-            sample()
-        if steps:
-            checkpoints.write(folder, solver, history)
-        output.write(folder / "output.h5", solver, history)
-        with files.together(comm, f"expected to write figures to {folder}"):
-            if comm.rank == 0:
-                finish(case, config, solver, history, folder, steps, wall_s)
 
 
 def finish(case, config, solver, history, folder, steps, wall_s):

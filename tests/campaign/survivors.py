@@ -25,6 +25,7 @@ DOINGS = (
     "coordinator",
     "arrays",
     "functions",
+    "drop_in",
     "saving",
 )
 DELAY_S = 0.4  # at most, until a rank is killed

@@ -226,6 +226,23 @@ def functions(rt, wait):
     return call, []
 
 
+def drop_in(rt, wait):
+    """The drop-in for mpi4py-fft, on the runtime's communicator."""
+    from overlap.compat.mpi4py_fft import PFFT, newDistArray
+
+    fft = PFFT(rt.comm.source, SHAPE, axes=(0, 1, 2), dtype=float)
+    u = newDistArray(fft, False)
+    u[...] = field(SHAPE, u.local_slice())
+    spectrum, again = newDistArray(fft, True), newDistArray(fft, False)
+    right = np.fft.rfftn(field(SHAPE), axes=(0, 1, 2))[spectrum.local_slice()] / np.prod(SHAPE)
+
+    def call():
+        np.testing.assert_allclose(np.asarray(fft.forward(u, spectrum)), right, atol=1e-12)
+        np.testing.assert_allclose(np.asarray(fft.backward(spectrum, again)), np.asarray(u), atol=1e-12)
+
+    return call, []
+
+
 def _rows(rt):
     from overlap.arrays import block
 
@@ -265,6 +282,7 @@ DOINGS = {
         coordinator,
         arrays,
         functions,
+        drop_in,
         saving,
     )
 }
@@ -401,6 +419,49 @@ def navier_stokes(comm, folder, deaths):
     np.testing.assert_allclose(kept, right_kept, rtol=0, atol=1e-12)
     plan.close()
     plan.runtime.close()
+
+
+def flux_tube(comm, folder, death, **ranks):
+    """The gyrokinetic example loses a rank, in the given step and stage; it goes on, and all it has found is right."""
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "gkv"))
+    cases, run = importlib.import_module("gkv_cases"), importlib.import_module("run")
+    killing, solver = Killing(comm, folder), run.Solver
+    time = {"end": 0.3, "sample_every": 2, "checkpoint_every": 5}
+    config = cases.configured(grid=cases.BOX | {"nmu": 5}, time=time, parallel=ranks)
+    right = run_of(run, config, folder, comm)
+    rhs, count = solver.rhs, [0]
+
+    def dying(self, f, out):
+        count[0] += 1
+        if [comm.rank, count[0]] == death:
+            killing.now()
+        rhs(self, f, out)
+
+    solver.rhs = dying
+    found = run_of(run, config, folder, comm, survive=True)
+    assert found.pop("ranks") == comm.size - 1 and right.pop("ranks") == comm.size
+    assert found.keys() == right.keys()
+    for name, values in right.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-12 * abs(np.array(values)).max(), err_msg=name)
+
+
+def run_of(run, config, folder, comm, **options):
+    """The samples of a whole run, its state at the end, and the ranks that it ended with."""
+    found, output = {}, run.output.write
+
+    def written(path, solver, history):
+        state = solver.state
+        every = solver.comm.gather((state.where, state.f))
+        whole = np.zeros(state.global_shape, complex)
+        for where, f in every or ():
+            whole[where] = f
+        found.update(history, f=solver.comm.bcast(whole), ranks=solver.comm.size)
+        output(path, solver, history)
+
+    run.output.write = written
+    run.run(comm, "turbulence", config, Path(folder, "run"), **options)
+    run.output.write = output
+    return found
 
 
 def in_a_step(comm, folder, wait, workers):

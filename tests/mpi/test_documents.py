@@ -73,8 +73,9 @@ def test_page(page):
     jobs.run_job("test_documents:run_page", 2, args={"page": page})
 
 
-def test_page_that_loses_a_rank(openmpi):
-    jobs.run_job("test_documents:run_blocks", 3, mpi="ulfm", lost=1, args={"page": "docs/howto/survive.md"})
+@pytest.mark.parametrize("page", ["docs/howto/survive.md", "docs/tutorials/survive.md"])
+def test_page_that_loses_a_rank(page, openmpi):
+    jobs.run_job("test_documents:run_blocks", 3, mpi="ulfm", lost=1, args={"page": page})
 
 
 def test_examples_in_docstrings():

@@ -26,6 +26,7 @@ DOINGS = (  # three at a time: of four ranks one is left
     ("coordinator", "auto"),
     ("arrays", "auto"),
     ("functions", "auto"),
+    ("drop_in", "auto"),
     ("saving", "poll"),
 )
 BY_DEFAULT = 0, 6, 9
@@ -61,6 +62,11 @@ def test_two_ranks_lost_at_once(tmp_path):
 @pytest.mark.parametrize("ranks, deaths", [(2, [(0, 70)]), exhaustive(3, [(1, 50), (2, 62)])])
 def test_a_solver_goes_on(ranks, deaths, tmp_path):
     lose("navier_stokes", tmp_path, ranks=ranks, lost=len(deaths), deaths=deaths)
+
+
+@pytest.mark.parametrize("ranks, death, split", [(2, [1, 22], {}), exhaustive(3, [0, 18], {"z": 1})])
+def test_a_flux_tube_goes_on(ranks, death, split, tmp_path):
+    lose("flux_tube", tmp_path, ranks=ranks, death=death, **split)
 
 
 def test_blocks_are_left(tmp_path):

@@ -32,12 +32,10 @@ class Decomposition:
         Slices of this rank along each of `AXES`.
     ranks : dict
         Number of ranks along each axis.
-    z, v, mu : overlap's AsyncComm
-        The ranks in one line along an axis, for slice programs.
+    ky, z, v, mu : overlap's AsyncComm
+        The ranks in one line along an axis, for slice programs. The runtime frees them.
     velocity : AsyncComm
         Those that share all but v and mu.
-    ky : mpi4py.MPI.Comm
-        Those that share all but ky.
 
     Raises
     ------
@@ -52,9 +50,8 @@ class Decomposition:
         for axis in reversed(AXES):
             rest, self.coordinates[axis] = divmod(rest, self.ranks[axis])
         self.parts = {axis: parts[self.coordinates[axis]] for axis, parts in parts_of(self.ranks, config.grid).items()}
-        self.ky = comm.Split(self._line("ky"))
-        self.z, self.v, self.mu, self.velocity = (
-            runtime.comm.Split(self._line(*axes)) for axes in (("z",), ("v",), ("mu",), ("v", "mu"))
+        self.ky, self.z, self.v, self.mu, self.velocity = (
+            runtime.comm.Split(self._line(*axes)) for axes in (("ky",), ("z",), ("v",), ("mu",), ("v", "mu"))
         )
 
     def _line(self, *axes):
@@ -75,10 +72,6 @@ class Decomposition:
         """Whether this rank is the first, and the last, along an axis."""
         here = self.coordinates[axis]
         return here == 0, here == self.ranks[axis] - 1
-
-    def free(self):
-        """Free what the runtime does not (collective)."""
-        self.ky.Free()
 
 
 def parts_of(ranks, grid):

@@ -39,7 +39,7 @@ class ByPlanes(Off):
     def __init__(self, state, geometry, decomposition, runtime, config):
         vs, mus, zs, _, _ = state.f.shape
         self._bracket = overlap.Bracket(
-            runtime.wrap(decomposition.ky),
+            decomposition.ky,
             (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
             (config.grid.ky_min, geometry.dkx),
             points=geometry.points,
@@ -78,7 +78,7 @@ class BySlab(Off):
     def __init__(self, state, geometry, decomposition, runtime, config):
         vs, mus, zs, _, _ = state.f.shape
         grid, parallel = config.grid, config.parallel
-        self._runtime = overlap.Runtime(decomposition.ky, workers=parallel.workers)
+        self._runtime = overlap.Runtime(decomposition.ky.source, workers=parallel.workers)
         nx, ny = 2 * grid.nx + 1, 2 * grid.ny + 1
         fine = geometry.points[::-1]
 

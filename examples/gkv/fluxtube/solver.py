@@ -36,7 +36,8 @@ class Solver:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
+    comm : mpi4py.MPI.Comm or overlap.Runtime
+        A runtime is closed with the solver.
     config : Config
 
     Attributes
@@ -54,10 +55,11 @@ class Solver:
     """
 
     def __init__(self, comm, config):
-        self.comm, self.config = comm, config
-        parallel = config.parallel
+        runtime = comm if isinstance(comm, overlap.Runtime) else None
+        self.comm, self.config = (comm if runtime is None else runtime.comm.source), config
+        comm, parallel = self.comm, config.parallel
         arrange(comm.size, config)  # or fail before anything is made
-        self.runtime = overlap.Runtime(comm, workers=parallel.workers)
+        self.runtime = runtime or overlap.Runtime(comm, workers=parallel.workers)
         self.geometry = Geometry(config.plasma, config.grid)
         self.decomposition = Decomposition(comm, self.runtime, config)
         self.state = State(self.geometry, self.decomposition.parts)
@@ -84,7 +86,6 @@ class Solver:
         """End the threads and free communicators (collective)."""
         self.nonlinear.close()
         self.runtime.close()
-        self.decomposition.free()
 
     def _make_pipelines(self):
         fields, pipelined = self.fields, self.runtime.pipelined
