@@ -7,8 +7,7 @@ from typing import Literal
 
 from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown
-
-DEALIAS = (None, "3/2")
+from .function import dealias_problem
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,11 @@ class ArrayLayout:
         P and Q, the process grid of an `FFT3`. None: the plan chooses.
     restore : bool
         Split the spectrum over the ranks as real space is split. This doubles the number of exchanges.
-    dealias : {None, "3/2"}
+    dealias : {None, "3/2"} or tuple of int
         ``"3/2"``: in real space there are ceil(3 n / 2) points per direction; modes beyond the
         resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
-        function. (`pointwise` does this for its own fields.)
+        function. (`pointwise` does this for its own fields.) A tuple names these points itself, at least those of
+        the resolved grid; where they are equal, that axis keeps all of its modes.
     weights : sequence of numbers or "measure", optional
         One positive number per rank, such as its speed. A rank's share of each split axis is in proportion to its
         weight (`overlap.arrays.shares`). There are as many messages as with even shares. On a P x Q grid a coordinate
@@ -49,12 +49,14 @@ class ArrayLayout:
     order: str = "natural"
     grid: tuple[int, int] | None = None
     restore: bool = False
-    dealias: str | None = None
+    dealias: str | tuple[int, ...] | None = None
     weights: Weights | Literal["measure"] = None
 
     def __post_init__(self) -> None:
         # numpy's integers become Python's: records that are equal look alike on all ranks.
         object.__setattr__(self, "grid", integers(self.grid) or self.grid)
+        if not isinstance(self.dealias, str):
+            object.__setattr__(self, "dealias", integers(self.dealias) or self.dealias)
 
 
 def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
@@ -70,11 +72,11 @@ def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
     return None
 
 
-def lying_problem(layout: ArrayLayout) -> str | None:
-    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` shall lie, or None."""
+def lying_problem(layout: ArrayLayout, points: tuple[int, ...]) -> str | None:
+    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` of so many points shall lie, or None."""
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
-    return choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
+    return choice_problem(order=(layout.order, ORDERS)) or dealias_problem(points, layout.dealias)
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

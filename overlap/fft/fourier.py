@@ -69,6 +69,7 @@ class FourierPlan(Plan):
         with self._making():
             arrays, requested, path, problem = self._options(layout, settings, tuning)
             lengths: Any = integers(shape)
+            count = len(self._names)
             problem = (
                 self._check_ranks()
                 or shape_problem(shape, self._names)
@@ -76,10 +77,15 @@ class FourierPlan(Plan):
                 or problem
                 or choice_problem(norm=(norm, NORMS))
                 or self._grid_problem(arrays)
-                or lying_problem(arrays)
+                or lying_problem(arrays, lengths[-count:])
                 or settings_problem(requested)
                 or path_problem(path)
-                or memory_problem(2 * local_nbytes(lengths, dtype, self.comm.size))
+                or memory_problem(
+                    2
+                    * local_nbytes(
+                        lengths[:-count] + fine_points(lengths[-count:], arrays.dealias), dtype, self.comm.size
+                    )
+                )
             )
             self.runtime.preflight(
                 problem,
@@ -91,7 +97,6 @@ class FourierPlan(Plan):
                 **asdict(arrays),
                 **asdict(requested),
             )
-            count = len(self._names)
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
             self._norm = norm

@@ -115,6 +115,7 @@ BAD_ARGUMENTS = (
     {"restore": 1},
     {"dealias": "2/3"},
     {"dealias": 1.5},
+    {"dealias": (4, 4, 3)},
     {"effort": "none"},
     {"depth": 0},
     {"chunk": -1},

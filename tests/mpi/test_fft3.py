@@ -187,6 +187,7 @@ def test_pointwise_failures(ranks, grid, mode):
     "case",
     [
         "fft3_cases:plane_waves",
+        "fft3_cases:finer_along_some_axes",
         "fft3_cases:distributed_arrays",
         "fft3_error_cases:closed",
         "fft3_error_cases:bad_calls",
