@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jobs
 import processes
 import pytest
 
@@ -32,3 +33,10 @@ def test_pylops_mpi(ranks, tmp_path):
         command, env=os.environ | environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert ran.returncode == 0 and ran.stdout.count("48 passed") == ranks, ran.stdout + ran.stderr
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_fluidsim(ranks):
+    """The solver of `overlap.compat.fluidsim` beside that of fluidsim 26.10.0."""
+    jobs.run_job("fluidsim_cases:same_flows", ranks)

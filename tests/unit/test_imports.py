@@ -41,7 +41,8 @@ IMPORTERS = {
         "compat",
     },
     "mpi4py_fft": {"tools/bench/peer.py"},
-    "fluidfft": {"compat/fluidfft/fft3d.py"},
+    "fluidfft": {"compat/fluidfft/fft3d.py", "compat/fluidsim.py"},
+    "fluidsim": {"compat/fluidsim.py"},
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {
         "compiled.py",

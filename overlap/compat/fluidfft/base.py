@@ -58,8 +58,14 @@ class PlanFFT:
 
     def __init__(self, kind: type[FFT2 | FFT3], points: Sequence[int], layout: dict[str, Any]) -> None:
         comm = getattr(mpi, "comm", MPI.COMM_SELF)  # fluiddyn has none on one rank
-        self.plan: Any = kind(_runtimes.of(comm).runtime(), tuple(points), dtype=float, norm="forward", layout=layout)
+        self._kind, self._points, self._layout = kind, tuple(points), layout
+        self._runtime = _runtimes.of(comm).runtime()
+        self.plan: Any = self.plan_of()
         self.rank, self.nb_proc, self.comm = mpi.rank, mpi.nb_proc, comm
+
+    def plan_of(self, *batch: int) -> FFT2 | FFT3:
+        """Make a plan for several such fields at once, arrays with leading axes of these lengths (collective)."""
+        return self._kind(self._runtime, (*batch, *self._points), dtype=float, norm="forward", layout=self._layout)
 
     # ---- transforms ------------------------------------------------------------------------------
 
