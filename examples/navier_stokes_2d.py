@@ -83,7 +83,7 @@ class NavierStokes:
         """Energy mean |grad psi|^2 / 2 and enstrophy mean w^2 / 2 by Parseval, ``(2, members)``."""
         density = self.weight * np.abs(np.asarray(w)) ** 2 / 2
         sums = [(self.inverse_k2 * density).sum(axis=(1, 2)), density.sum(axis=(1, 2))]
-        with self.runtime.noticing_losses("the sums of energy and enstrophy"):
+        with self.runtime.detecting_losses("the sums of energy and enstrophy"):
             return self.comm.allreduce(np.array(sums), MPI.SUM)
 
     def energy_spectrum(self, w):
@@ -92,7 +92,7 @@ class NavierStokes:
         shell = np.rint(np.sqrt(self.k2)).astype(int)
         density = self.weight * self.inverse_k2 * np.abs(np.asarray(w)) ** 2 / 2
         found = [np.bincount(shell.ravel(), plane.ravel(), minlength=points) for plane in density]
-        with self.runtime.noticing_losses("the sums of energy spectra"):
+        with self.runtime.detecting_losses("the sums of energy spectra"):
             return self.comm.allreduce(np.array(found), MPI.SUM)
 
 
