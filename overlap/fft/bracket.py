@@ -21,6 +21,7 @@ same in every process: results are the same to the last bit on any number of ran
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -39,7 +40,8 @@ from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets
 from .engine.stage import SourceArray
-from .engine.steps import Exchange
+from .engine.steps import Call, Exchange
+from .engine.wire_format import exchange_problem
 from .plan import Plan, PlanComm
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
@@ -78,6 +80,8 @@ class Bracket(Plan):
     tuning : str, optional
         A file that `tune` writes and later plans read, as of `FFT2`. All ranks of the runtime must have plans of one
         shape then; where they have not, the environment's file is not used.
+    exchange : {None, "f4"}
+        ``"f4"``: modes travel in single precision, as of `FFT2`, in both exchanges of a call, and in `advect`.
 
     Attributes
     ----------
@@ -123,6 +127,7 @@ class Bracket(Plan):
         layout: ArrayLayout | dict[str, Any] | None = None,
         settings: Settings | dict[str, Any] | None = None,
         tuning: str | os.PathLike[str] | None = None,
+        exchange: str | None = None,
     ) -> None:
         super().__init__(comm)
         with self._making():
@@ -142,6 +147,7 @@ class Bracket(Plan):
                 or problem
                 or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
                 or _settings_problem(requested)
+                or exchange_problem(exchange)
                 or _disagreement("shape", [sizes for sizes, _ in same])
                 or _disagreement("weights", [arrays.weights for _, arrays in same])
                 or path_problem(path)
@@ -150,11 +156,17 @@ class Bracket(Plan):
                 or memory_problem(local_nbytes(integers(points or ()) or (), complex, 1))  # a plane, at least
             )
             self.runtime.preflight(
-                problem, plan="Bracket", spacing=spacing, points=points, tuning=path, **asdict(requested)
+                problem,
+                plan="Bracket",
+                spacing=spacing,
+                points=points,
+                tuning=path,
+                exchange=exchange,
+                **asdict(requested),
             )
             self.shape: tuple[int, ...] = sizes
             _, _, nky, nkx = sizes
-            self._spacing = spacing
+            self._spacing, self.exchange = spacing, exchange
             self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1), fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
             kind = self._look_up(
@@ -165,6 +177,7 @@ class Bracket(Plan):
                 points=list(self.points or ()),
                 spacing=[float(step) for step in spacing],
                 effort=requested.effort,
+                exchange=exchange,
             )
             self._memory = (
                 PlanCache(self.runtime, kind | {"requested": str(requested.given())}, complex) if alike else None
@@ -185,7 +198,7 @@ class Bracket(Plan):
         # Planes stay in pairs, whose brackets travel to Fourier space together.
         layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, multiples=(1, 2, 1, 1))
         source = SourceArray(layout, (1, *modes), (self.comm.rank,), np.dtype(complex), contiguous=True)
-        self._stages = exchanging_stages(source)
+        self._stages = exchanging_stages(source, self.exchange)
         self.rows = layout.local_slice(source.shape, source.coordinates)[KY]
         parts: Any = {-2: self.rows}
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True, spectral=True)
@@ -204,7 +217,7 @@ class Bracket(Plan):
         return (
             f"Bracket of {self.shape[0]} slices of {self.shape[1]} planes, modes "
             f"{self.shape[2:]} on {self.points[0]} x {self.points[1]} points, "
-            f"{self._sharers()}"
+            f"{self._sharers()}{self._travelling()}"
         )
 
     def _notes(self) -> list[str]:
@@ -307,6 +320,8 @@ class Bracket(Plan):
         for step in self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers):
             if isinstance(step, Exchange):
                 await step.operation()
+            elif compute and isinstance(step, Call):
+                step.function(array("q"))
             elif compute:
                 step.execute(self.transform.scratch()[worker_index()])
 

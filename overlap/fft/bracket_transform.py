@@ -13,49 +13,58 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Transpose, mpi_type, stages
-from ..runtime import AsyncComm, parallel
+from ..arrays import Transpose, stages
+from ..runtime import AsyncComm, parallel, worker_index
 from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference, Buffers
 from .engine.direction import Direction
 from .engine.fftw import zeros
 from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
 from .engine.stage import Place, SourceArray, Stage
-from .engine.steps import Exchange, staggered
+from .engine.steps import Exchange, checked, staggered
+from .engine.wire_format import WireFormat
 from .planning.settings import Settings, Tuned
 from .transform import Progress, Transform
 
 
-def exchanging_stages(source: SourceArray) -> tuple[Stage, ...]:
+def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage, ...]:
     """Return the stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
 
     Parameters
     ----------
     source : SourceArray
         Axes are (slice, plane, ky, kx); there is one slice.
+    exchange : {None, "f4"}
+        How numbers travel; what is rounded is neither sent nor received where it lies.
 
     Returns
     -------
     (Stage, Stage)
     """
     there, made = Transpose(KY, PLANES), []
+    wire = WireFormat(source.dtype, exchange if source.layout.grid[0] > 1 else None)
+    early = not wire.rounds
     steps, _ = stages([(), there, (), there.reversed(), ()], (0,))
-    for step, place in zip(steps, (Place(1, early=True, natural=False), Place(0, early=True, natural=True))):
-        made.append(Stage(step, place, {}, source, Direction(True, None, by_index=True)))
+    for step, place in zip(steps, (Place(1, early, natural=False), Place(0, early, natural=True))):
+        made.append(Stage(step, place, {}, source, Direction(True, None, by_index=True), wire))
         source = replace(source, layout=made[-1].layout, contiguous=False)
     return tuple(made)
 
 
 def buffers(stages: Sequence[Stage]) -> Buffers:
     """Return the buffers of one slice: modes that other ranks hold, to be sent back, and received."""
-    there, back = (stage.message(ONE) for stage in stages)
-    return Buffers(*(zeros(size, complex) for size in (back.send_size, there.receive_size)))
+    return Buffers(*(zeros(size, stages[0].wire.dtype) for size in _lengths(stages)))
 
 
 def nbytes_of_buffers(stages: Sequence[Stage]) -> int:
     """Tell how many bytes these have."""
+    return stages[0].wire.dtype.itemsize * sum(_lengths(stages))
+
+
+def _lengths(stages: Sequence[Stage]) -> tuple[int, int]:
+    """Elements to be sent, of either exchange, and received, of both; none where they lie in the user's arrays."""
     there, back = (stage.message(ONE) for stage in stages)
-    return 16 * (back.send_size + there.receive_size)
+    return max(there.send_size, back.send_size), there.receive_size + back.receive_size
 
 
 class BracketTransform(Transform):
@@ -95,7 +104,7 @@ class BracketTransform(Transform):
     ) -> None:
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = self.outputs = (spectrum,)
-        self.exchange_dtype = spectrum.dtype
+        self.exchange_dtype = stages[0].wire.dtype
         self.settings = requested
         self.nbytes_in_flight = 0
         self._comm, self._stages = comm, stages
@@ -107,10 +116,11 @@ class BracketTransform(Transform):
         return self._make(settings.effort)
 
     def nbytes_per_slice(self) -> int:
-        return nbytes_of_buffers(self._stages)
+        there, back = (stage.message(ONE) for stage in self._stages)
+        return (sum(there.counts_received) + sum(back.counts_sent)) * self.exchange_dtype.itemsize
 
     def make_slots(self, depth: int, sizes: set[int]) -> list[Buffers]:
-        self.nbytes_in_flight = depth * self.nbytes_per_slice()
+        self.nbytes_in_flight = depth * nbytes_of_buffers(self._stages)
         return [buffers(self._stages) for _ in range(depth)]
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
@@ -143,19 +153,31 @@ class BracketTransform(Transform):
 
     def steps_of_slice(self, f: ArrayReference, out: ArrayReference, slot: Buffers) -> Iterator[Any]:
         """Tell what one slice's bracket takes, of located modes."""
-        there, back = self._kernels.messages
-        kind = mpi_type(f.array.dtype)
+        kernels, wire = self._kernels, self._stages[0].wire
+        there, back = kernels.messages
+        if wire.rounds:
+            yield kernels.pack(slot, f)
+            yield from checked(wire)
         if self._comm.size > 1:
-            yield Exchange(self._comm, there, f, ArrayReference(slot.receive), kind)
-        yield self._kernels.apply(slot, f, out, ArrayReference(self.gradient))
+            yield Exchange(
+                self._comm, there, ArrayReference(slot.send) if wire.rounds else f, ArrayReference(slot.receive)
+            )
+        yield kernels.apply(slot, f, out, ArrayReference(self.gradient))
+        yield from checked(wire)
         if self._comm.size > 1:
-            yield Exchange(self._comm, back, ArrayReference(slot.send), out, kind)
+            yield Exchange(self._comm, back, ArrayReference(slot.send), kernels.results(slot) if wire.rounds else out)
+        if wire.rounds:
+            yield kernels.unpack(slot, out)
 
     async def take(self, a: np.ndarray, slot: Buffers) -> float:
         """Take a slice of modes as the advecting field; returns the largest gradient here."""
-        kernels, comm = self._kernels, self._comm
+        kernels, comm, wire, send = self._kernels, self._comm, self._stages[0].wire, a
+        if wire.rounds:
+            kernels.pack(slot, ArrayReference(a)).execute(self.scratch()[worker_index()])
+            wire.raise_overflow()
+            send = slot.send
         if comm.size > 1:
-            await kernels.messages[0].exchanged(comm, a, slot.receive, mpi_type(a.dtype))
+            await kernels.messages[0].exchanged(comm, send, slot.receive)
         squares = [0.0]
         await parallel(
             lambda block: squares.append(kernels.take(slot, a, self.gradient, block)), range(len(kernels.blocks))

@@ -9,6 +9,7 @@ from typing import Any
 from ..arrays import Transpose
 from .array_layout import ArrayLayout, grid_problem
 from .engine.fftw import complex_of
+from .engine.wire_format import WireFormat
 from .fourier import FourierPlan
 from .planning.grids import near_grids
 from .planning.search import MEASURED
@@ -48,6 +49,8 @@ class FFT3(FourierPlan):
     tuning : str, optional
         A file that `tune` writes and later plans read, as for `FFT2`. If no grid is named, the plan takes the tuned
         one.
+    exchange : {None, "f4"}
+        ``"f4"``: numbers travel in single precision, as for `FFT2`. A grid with P > 1 and Q > 1 rounds twice.
 
     Attributes
     ----------
@@ -88,9 +91,9 @@ class FFT3(FourierPlan):
         """Return the grid that the model finds, or where it can't tell, a measurement."""
         chosen = self.runtime.cache.setdefault("grids", {})
         requested = Settings(self._requested.wait, effort=self._requested.effort)
-        key = self._shape, self._dtype, self._layout, requested.effort
+        key = self._shape, self._dtype, self._layout, requested.effort, self.exchange
         if key not in chosen:
-            grids = near_grids(self.runtime, self._shape, complex_of(self._dtype))
+            grids = near_grids(self.runtime, self._shape, WireFormat(complex_of(self._dtype), self.exchange).dtype)
             seconds = [0.0]
             if len(grids) > 1 and 0 not in self._shape and requested.effort in MEASURED:
                 seconds.clear()
@@ -103,6 +106,7 @@ class FFT3(FourierPlan):
                         self._dtype,
                         settings=requested,
                         tuning="",
+                        exchange=self.exchange,
                         layout=replace(self._layout, grid=grid),
                     ) as plan:
                         forward: Any = plan.forward
@@ -115,7 +119,7 @@ class FFT3(FourierPlan):
 
     def _title(self) -> str:
         P, Q = self.grid
-        return f"FFT3 {self._shape} {self._dtype}, grid {P} x {Q}, {self._sharers()}"
+        return f"FFT3 {self._shape} {self._dtype}, grid {P} x {Q}, {self._sharers()}{self._travelling()}"
 
     def pointwise(
         self,

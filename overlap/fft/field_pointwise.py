@@ -91,7 +91,7 @@ class FieldPointwise(Fields):
         super().__init__(runtime, comms, units, spectrum.slices)
         self.inputs = (spectrum,) * function.inputs + (shared_spectrum,) * function.shared
         self.outputs = (spectrum,) * function.outputs
-        self.exchange_dtype = back.dtype
+        self.exchange_dtype = back.wire.dtype
         self._function = function
         self._make, self._back, self._forth = make, back, forth
         self._batch = spectrum.global_shape[: -spectrum.dimensions]

@@ -124,7 +124,7 @@ class FieldTransform(Fields):
     ) -> None:
         super().__init__(runtime, comms, staged.units, staged.fields)
         self.inputs, self.outputs = (source,), (target,)
-        self.exchange_dtype = staged.dtype
+        self.exchange_dtype = staged.wire.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
         self._own_workspace: Any = None  # on one rank: the same with memory of its own, and its schedules
@@ -186,7 +186,7 @@ class FieldTransform(Fields):
 
     def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
         alone = self.runtime.coordinator.size == 1
-        if not self._is_short(inputs, outputs):
+        if not self._is_short(inputs, outputs) or self._staged.wire.rounds:  # compiled code raises nothing
             return None
         if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
             return None
@@ -203,7 +203,7 @@ class FieldTransform(Fields):
         if self._own_workspace is None:
             staged = self._staged.with_own_workspace()
             lengths = staged.buffer_lengths(self.settings.chunk or 1)
-            self._own_workspace = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
+            self._own_workspace = staged, Buffers(*(zeros(max(1, length), staged.wire.dtype) for length in lengths)), {}
         staged, slot, schedules = self._own_workspace
         steps = partial(self._steps, staged, lambda number: slot, None)
         return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)

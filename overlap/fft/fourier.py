@@ -31,6 +31,7 @@ from .engine.direction import Direction
 from .engine.fftw import complex_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
+from .engine.wire_format import exchange_problem
 from .field_pointwise import FieldPointwise
 from .field_transform import BatchTransform, FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
@@ -64,6 +65,7 @@ class FourierPlan(Plan):
         layout: ArrayLayout | dict[str, Any] | None = None,
         settings: Settings | dict[str, Any] | None = None,
         tuning: str | os.PathLike[str] | None = None,
+        exchange: str | None = None,
     ) -> None:
         super().__init__(comm)
         with self._making():
@@ -76,6 +78,7 @@ class FourierPlan(Plan):
                 or dtype_problem(dtype)
                 or problem
                 or choice_problem(norm=(norm, NORMS))
+                or exchange_problem(exchange, dtype)
                 or self._grid_problem(arrays)
                 or lying_problem(arrays, lengths[-count:])
                 or settings_problem(requested)
@@ -94,12 +97,13 @@ class FourierPlan(Plan):
                 dtype=shown(dtype),
                 norm=norm,
                 tuning=path,
+                exchange=exchange,
                 **asdict(arrays),
                 **asdict(requested),
             )
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
-            self._norm = norm
+            self._norm, self.exchange = norm, exchange
             self._batch, self._points = self._shape[:-count], self._shape[-count:]
             self._fine = fine_points(self._points, arrays.dealias)
             self._transposed, self._requested = arrays.order == "transposed", requested
@@ -113,6 +117,7 @@ class FourierPlan(Plan):
                 grid=arrays.grid and list(arrays.grid),
                 restore=arrays.restore,
                 dealias=arrays.dealias,
+                exchange=exchange,
             )
             self._layout = replace(arrays, weights=self._weights)
             self._grid = self._choose_grid()
@@ -146,7 +151,14 @@ class FourierPlan(Plan):
         settings = replace(self.forward.settings, effort=self._requested.effort)
         layout = replace(self._layout, grid=None, weights=None)
         return type(self)(
-            runtime, self._shape, self._dtype, norm=self._norm, layout=layout, settings=settings, tuning=""
+            runtime,
+            self._shape,
+            self._dtype,
+            norm=self._norm,
+            layout=layout,
+            settings=settings,
+            tuning="",
+            exchange=self.exchange,
         )
 
     def _place(self) -> None:
@@ -221,6 +233,7 @@ class FourierPlan(Plan):
                     self.runtime.workers,
                     joined,
                     reused,
+                    self.exchange,
                 ),
             )
 

@@ -52,6 +52,8 @@ class Plan(Resource):
     runtime : Runtime
     comm : mpi4py.MPI.Comm
         The ranks over which the arrays are split, for collectives of your own.
+    exchange : {None, "f4"}
+        How numbers travel between the ranks.
     closed : bool
     """
 
@@ -62,6 +64,7 @@ class Plan(Resource):
     _requested: Settings
     _weights: Weights
     _kind: str  # how users name it
+    exchange: str | None = None
 
     def __init__(self, comm: PlanComm) -> None:
         self.closed = False
@@ -355,6 +358,10 @@ class Plan(Resource):
 
     def _sharers(self) -> str:
         return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
+
+    def _travelling(self) -> str:
+        """Tell how numbers travel, if not as they are."""
+        return "" if self.exchange is None else ", exchanged in single precision"
 
     # ---- what a plan supplies ------------------------------------------------------------------
 

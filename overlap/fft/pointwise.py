@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import length_of, mpi_type
+from ..arrays import length_of
 from ..runtime import AsyncComm
 from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference, Buffers
@@ -21,7 +21,7 @@ from .engine.fftw import zeros
 from .engine.message import Message
 from .engine.plane_blocks import PlaneBlocks
 from .engine.program import ASIDE, SOURCE, View
-from .engine.steps import Call, Exchange, staggered
+from .engine.steps import Call, Exchange, checked, staggered
 from .field_transform import BatchTransform
 from .function import Function
 from .planning.settings import Settings
@@ -70,9 +70,9 @@ class Pointwise(Transform):
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = (spectrum,) * function.inputs + (shared,) * function.shared
         self.outputs = (spectrum,) * function.outputs
-        self.exchange_dtype = spectrum.dtype
         self._comm, self._function, self._make, self._share = comm, function, make, share
         self._kernels = make(effort)
+        self.exchange_dtype = self._kernels.back.wire.dtype
         self._batch = spectrum.global_shape[:-2]
         rows, nx = self._kernels.back.target_shape[1:]
         dtype = self._kernels.back.target_dtype
@@ -129,9 +129,11 @@ class Pointwise(Transform):
             yield from staggered(number, len(self._slots))
         for which, field in enumerate(inputs):
             yield kernels.pack(slot, part, which, field)
+        yield from checked(kernels.back.wire)
         if kernels.back.dimension is not None:
             yield self._exchange(back, slot.back)
         yield from self._apply(slot, part)
+        yield from checked(kernels.forth.wire)
         if kernels.forth.dimension is not None:
             yield self._exchange(forth, slot.forth)
         for which, result in enumerate(outputs):
@@ -143,7 +145,6 @@ class Pointwise(Transform):
             message,
             ArrayReference(buffers.send),
             ArrayReference(buffers.receive),
-            mpi_type(self.exchange_dtype),
         )
 
     def _apply(self, slot: SlotBuffers, part: slice) -> Iterator[Any]:

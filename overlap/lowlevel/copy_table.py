@@ -20,7 +20,7 @@ from numba import types
 from ..compiled import CFunction, njit
 from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
 
-COPY, COPY_ITEMS, OTHERS = range(3)
+COPY, COPY_ITEMS, CONVERT, OTHERS = range(4)
 # Columns of a row. Lengths count elements; of the innermost axis of a copy of runs, bytes.
 OPERATION = 0
 SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base's number, and bytes; the step is for those who repeat rows
@@ -29,9 +29,12 @@ LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # of four axes each
 ELEMENT = 19  # bytes of an element, or 0 where the innermost axis is a contiguous run
 SCALE = 20  # bits of a float64, in a copy of runs of real numbers of `PRECISION` bytes
 PRECISION = 21  # 0: not scaled
+CONVERSION = 21  # of real numbers, which are scaled too; lengths count bytes of the source
+TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles that are rounded to singles stay doubles
+FLAG = 22  # the address of a word that becomes 1 where a finite number is too large for the other type
 ARGUMENTS = 7  # of other operations
 COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of one, and where their positions stand
-WIDTH = 22
+WIDTH = 23
 AXES = 4
 _ELEMENTS = (4, 8, 16)  # bytes; others are copied as runs of bytes
 TILE = 16  # elements along both innermost axes of a copy that transposes
@@ -142,10 +145,15 @@ def box_lines(
     target_strides: Sequence[int],
     nbytes: int,
     runs: bool = True,
+    target_nbytes: int | None = None,
 ) -> Iterator[list[int]]:
-    """Make the rows that visit a box of items of so many bytes; with `runs`, contiguous items are one run of bytes."""
+    """Make the rows that visit a box of items of so many bytes; with `runs`, contiguous items are one run of bytes.
+
+    Items of the target may have another size.
+    """
+    whole = [nbytes, nbytes if target_nbytes is None else target_nbytes]
     for lengths, (here, sources), (there, targets) in loops(shape, source_strides, target_strides, nbytes):
-        run = runs and (sources[-1] == targets[-1] == nbytes or lengths[-1] == 1)
+        run = runs and ([sources[-1], targets[-1]] == whole or lengths[-1] == 1)
         if runs and not run and nbytes not in _ELEMENTS:  # the bytes of an item are the innermost axis
             each = [(index * sources[0], index * targets[0]) for index in range(lengths[0])]
             axes = [*lengths[1:], nbytes, *sources[1:], 1, *targets[1:], 1, 0]
@@ -212,6 +220,14 @@ def copied(line: Any, source: Any, target: Any) -> None:
     """Make the copy of a row, between two addresses."""
     if line[OPERATION] == COPY_ITEMS:
         _copy_items(line, source, target)
+        return
+    if line[OPERATION] == CONVERT:
+        if line[CONVERSION] == TO_SINGLE:
+            _convert(line, source, target, np.float64, np.float32)
+        elif line[CONVERSION] == TO_DOUBLE:
+            _convert(line, source, target, np.float32, np.float64)
+        else:
+            _convert(line, source, target, np.float64, np.float64)
         return
     nbytes, precision = line[LENGTHS + 3], line[PRECISION]
     scale = bits_to_float(line[SCALE])
@@ -330,3 +346,64 @@ def _scale_run(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any
         )
         for i in range(nbytes // 4):
             single[i] = factor * other[i]
+
+
+@njit
+def _convert(line: Any, source: Any, target: Any, given: Any, made: Any) -> None:
+    """Copy real numbers of the type `given` to those of the type `made`, rounded to singles on the way."""
+    size, other = 4 if line[CONVERSION] == TO_DOUBLE else 8, 4 if line[CONVERSION] == TO_SINGLE else 8
+    scale, overflown = bits_to_float(line[SCALE]), 0
+    for i in range(line[LENGTHS]):
+        for j in range(line[LENGTHS + 1]):
+            here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
+            there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
+            if line[ELEMENT]:
+                overflown |= _convert_plane(line, here, there, size, other, scale, given, made)
+                continue
+            for _ in range(line[LENGTHS + 2]):
+                overflown |= _convert_run(here, there, line[LENGTHS + 3] // size, scale, given, made)
+                here += line[SOURCE_STRIDES + 2]
+                there += line[TARGET_STRIDES + 2]
+    if overflown:
+        store(line[FLAG], 1)
+
+
+@njit
+def _convert_plane(
+    line: Any, source: Any, target: Any, size: Any, other: Any, scale: Any, given: Any, made: Any
+) -> Any:
+    """Convert elements along the two innermost axes, tile by tile; tell whether a finite number was too large."""
+    rows, columns, pairs, overflown = line[LENGTHS + 2], line[LENGTHS + 3], line[ELEMENT] > size, 0
+    by_column, to_column = line[SOURCE_STRIDES + 3], line[TARGET_STRIDES + 3]
+    for top in range(0, rows, TILE):
+        for left in range(0, columns, TILE):
+            for row in range(top, min(top + TILE, rows)):
+                here = source + row * line[SOURCE_STRIDES + 2] + left * by_column
+                there = target + row * line[TARGET_STRIDES + 2] + left * to_column
+                for _ in range(left, min(left + TILE, columns)):
+                    overflown |= _convert_number(here, there, scale, given, made)
+                    if pairs:
+                        overflown |= _convert_number(here + size, there + other, scale, given, made)
+                    here += by_column
+                    there += to_column
+    return overflown
+
+
+@njit
+def _convert_run(source: Any, target: Any, count: Any, scale: Any, given: Any, made: Any) -> Any:
+    here, there = carray(pointer(source), count, given), carray(pointer(target), count, made)
+    overflown = 0
+    for i in range(count):
+        number = scale * here[i]
+        single = np.float32(number)
+        there[i] = single
+        overflown |= abs(number - single) == np.inf  # an infinite number less itself is none
+    return overflown
+
+
+@njit
+def _convert_number(source: Any, target: Any, scale: Any, given: Any, made: Any) -> Any:
+    number = scale * load(source, given(0))
+    single = np.float32(number)
+    store(target, made(single))
+    return abs(number - single) == np.inf

@@ -39,10 +39,10 @@ def direct(a, f):
 
 def run(comm, a, f, **options):
     """The global brackets, as the ranks of `comm` find them together; None elsewhere."""
-    points, workers = options.pop("points", None), options.pop("workers", 1)
+    points, workers, exchange = options.pop("points", None), options.pop("workers", 1), options.pop("exchange", None)
     with (
         overlap.Runtime(comm, workers=workers) as runtime,
-        overlap.Bracket(runtime, f.shape, SPACING, points=points, settings=options) as bracket,
+        overlap.Bracket(runtime, f.shape, SPACING, points=points, settings=options, exchange=exchange) as bracket,
     ):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])

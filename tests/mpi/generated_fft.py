@@ -229,9 +229,11 @@ def path_of(lab: Lab) -> str:
 
 
 SUBJECTS = (
-    constructor("FFT2", shape=(2, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}),
-    constructor("FFT3", shape=(4, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}),
-    constructor("Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8)),
+    constructor("FFT2", shape=(2, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
+    constructor("FFT3", shape=(4, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
+    constructor(
+        "Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8), exchange="f4"
+    ),
     plan_subject("FFT2"),
     plan_subject("FFT3"),
     Subject(

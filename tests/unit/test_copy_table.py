@@ -1,11 +1,15 @@
 """Copy tables against numpy: boxes and positions of items of any size, between arrays of any strides."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import exhaustive
 
+from overlap.fft.engine.execute import execute
+from overlap.fft.engine.program import CompiledProgram, View
 from overlap.lowlevel.copy_table import ArrayRegion, CopyTable
 from overlap.lowlevel.memory import address_of
 
@@ -73,3 +77,70 @@ def test_what_is_one_run_is_told():
     assert CopyTable([(region(0, array, np.s_[:, 1:3]), packed)]).run() is None
     assert CopyTable([(whole, packed), (whole, packed)]).run() is None
     assert CopyTable([]).run() is None
+
+
+@st.composite
+def conversions(draw):
+    """Real or complex numbers of one precision and of another, and whether doubles are rounded."""
+    kind = draw(st.sampled_from("fc"))
+    source, target = draw(st.sampled_from([(8, 4), (4, 8), (8, 8)]))
+    return [np.dtype(f"{kind}{size * (1 + (kind == 'c'))}") for size in (source, target)]
+
+
+@pytest.mark.parametrize("count", [60, exhaustive(400)])
+def test_numbers_are_converted(count):
+    @settings(max_examples=count)
+    @given(boxes(), conversions(), st.sampled_from([1.0, 0.3]))
+    def check(box, dtypes, scale):
+        shape, where, order = box
+        given, made = dtypes
+        rng = np.random.default_rng(0)
+        values = 1j * rng.standard_normal(shape) if given.kind == "c" else 0
+        source = (values + rng.standard_normal(shape)).astype(given)
+        found = np.zeros([shape[axis] for axis in order], made).transpose(np.argsort(order))
+        expected = found.copy()
+        wide, single = ("c16", "c8") if given.kind == "c" else ("f8", "f4")
+        expected[where] = (scale * source[where].astype(wide)).astype(single)
+        assert not converted(source, found, where, scale)
+        np.testing.assert_array_equal(found, expected)
+
+    check()
+
+
+def converted(source, found, where=..., scale=1.0):
+    """Convert with a program; whether a number was too large."""
+    flag, program = np.zeros(1, np.int64), CompiledProgram()
+    views = [View(base, array.shape, array.strides, array.dtype) for base, array in enumerate((source, found))]
+    target = replace(views[1], rounding=address_of(flag))
+    if where is not ...:
+        views[0], target = views[0][where], target[where]
+    program.copy(target, views[0], scale)
+    execute(program.code, np.array([address_of(source), address_of(found)]))
+    return bool(flag[0])
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("made", ["f4", "f8"])
+def test_finite_numbers_that_become_infinite_are_told(made, strided):
+    largest = float(np.finfo(np.float32).max)
+    for value, told in (
+        (largest, False),
+        (largest * (1 + 2.0**-26), False),  # rounded to the largest
+        (largest * (1 + 2.0**-24), True),
+        (-1e300, True),
+        (np.inf, False),
+        (np.nan, False),
+        (1e-300, False),
+    ):
+        for place in range(7):
+            source, found = np.ones((7, 7)), np.zeros((7, 7), made)
+            source[3, place] = value
+            assert converted(source, found.T if strided else found) == told
+            with np.errstate(over="ignore"):
+                assert np.array_equal(found.T if strided else found, source.astype("f4"), equal_nan=True)
+
+
+def test_views_of_other_kinds_are_refused():
+    views = [View.contiguous(0, (3,), np.dtype(kind)) for kind in ("c16", "f4")]
+    with pytest.raises(ValueError, match="one shape and type"):
+        CompiledProgram().copy(*views)

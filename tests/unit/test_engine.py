@@ -322,7 +322,7 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
         if direction.turned and forward:
             part = np.moveaxis(zeros(np.moveaxis(part, 1, -1).shape, result_kind), -1, 1)
         parts = way.tasks(chunk)
-        slot = Buffers(*(zeros(max(1, length), way.dtype) for length in way.buffer_lengths(chunk)))
+        slot = Buffers(*(zeros(max(1, length), way.wire.dtype) for length in way.buffer_lengths(chunk)))
         fields = [list(map(ArrayReference, way.split(some))) for some in (source, part)]
         tasks.append((way, parts, slot, way.arrays(*fields)))
         calls.append((where, part))

@@ -35,7 +35,6 @@ class DeferredTiles:
         How many there are along the axis that the exchange splits.
     chunk : int
         How many of these go into a message; more, where there would be many messages.
-    dtype : dtype
 
     Attributes
     ----------
@@ -49,24 +48,25 @@ class DeferredTiles:
         Elements received of one message, at most.
     """
 
-    def __init__(self, stage: Stage, done: int, units: int, chunk: int, dtype: np.dtype) -> None:
+    def __init__(self, stage: Stage, done: int, units: int, chunk: int) -> None:
         blocks = stage.blocks
         remainder = DeferredBlocks(blocks, done, units)
         self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
         messages = [
-            Message(remainder.message(part), blocks.rank, stage.target_shape, True, False) for part in self.parts
+            Message(remainder.message(part), blocks.rank, stage.target_shape, True, False, stage.wire)
+            for part in self.parts
         ]
         sizes = [message.send_size for message in messages]
         self.receive_size = max(message.receive_size for message in messages)
+        dtype = stage.wire.dtype
         self.memory = zeros(sum(sizes), dtype)
         self.address = address_of(self.memory)
-        self._stage, self._dtype, self._done = stage, dtype, done
+        self._stage, self._done = stage, done
         self._messages, self._pieces, boxes = {}, [], []
         for part, message, start in zip(self.parts, messages, starts_of(sizes)):
             self._messages[part.start] = message, self.memory[start : start + message.send_size]
             pieces = [
-                replace(piece, offset=piece.offset + start * dtype.itemsize)
-                for piece in message.pieces_sent(ASIDE, dtype)
+                replace(piece, offset=piece.offset + start * dtype.itemsize) for piece in message.pieces_sent(ASIDE)
             ]
             for rank, (piece, box) in enumerate(zip(pieces, message.sent)):
                 if rank != blocks.rank:
@@ -94,7 +94,7 @@ class DeferredTiles:
 
     def set_aside(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, whose results are put aside."""
-        blocks = self._stage.blocks
+        stage, blocks = self._stage, self._stage.blocks
         where = (slice(None),) * blocks.along
         for number in range(part.start, part.stop):
             here = blocks.unit(number)
@@ -103,14 +103,14 @@ class DeferredTiles:
                 self._sweeps[length_of(here)].write(
                     program,
                     [source[(*where, here)]],
-                    [target[self._own[number]], *(piece[there] for piece in self._pieces)],
+                    [stage.wire.rounded(target[self._own[number]]), *(piece[there] for piece in self._pieces)],
                     scale,
                 )
 
     def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
         """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
         stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
-        pieces = message.pieces_received(RECEIVE, self._dtype)
+        pieces = message.pieces_received(RECEIVE)
         if not stage.then:
             write_unpacking(program, message, pieces, target)
             return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ...arrays import MessageBoxes, box_shape, contiguous, offset
+from ...arrays import MessageBoxes, box_shape, contiguous, mpi_type, offset
 from .program import CompiledProgram, View
+from .wire_format import WireFormat
 
 if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation
@@ -28,9 +29,11 @@ class Message:
         target_shape: tuple[int, ...],
         straight: bool,
         direct: bool,
+        wire: WireFormat,
         source_shape: tuple[int, ...] | None = None,
     ) -> None:
         self.sent, self.received = boxes.sent, boxes.received
+        self.wire, self.mpi_type = wire, mpi_type(wire.dtype)
         self._straight = rank if straight else None  # the rank whose piece is in the target before the exchange
         self.shapes_sent = [box_shape(box) for box in boxes.sent]
         self.shapes_received = [box_shape(box) for box in boxes.received]
@@ -42,38 +45,43 @@ class Message:
         self.counts_sent = sent
         self.starts_sent = starts_of(sent)
         self.send_size = sum(sent)
-        if source_shape is not None and all(contiguous(box, source_shape) for box in boxes.sent):
+        if source_shape is not None and not wire.rounds and all(contiguous(box, source_shape) for box in boxes.sent):
             self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
         self.starts_received = starts_of(received)
-        self.direct = direct and all(
-            contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank
+        self.direct = (
+            direct
+            and not wire.rounds
+            and all(contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank)
         )
         if self.direct:
             self.starts_received = [offset(box, target_shape) for box in boxes.received]
         self.receive_size = 0 if self.direct else sum(received)
         self.counts_received = received[:rank] + [0] + received[rank + 1 :]
 
-    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray, mpi_type: Any) -> Operation:
+    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
         """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
         return comm.Alltoallv(
-            [send, self.counts_sent, self.starts_sent, mpi_type],
-            [receive, self.counts_received, self.starts_received, mpi_type],
+            [send, self.counts_sent, self.starts_sent, self.mpi_type],
+            [receive, self.counts_received, self.starts_received, self.mpi_type],
         )
 
     def gathered(self, pieces: list[Piece]) -> list[Piece]:
         """Return what is given of every rank's piece, but for a piece that goes straight to the target."""
         return [piece for number, piece in enumerate(pieces) if number != self._straight]
 
-    def pieces_sent(self, base: int, dtype: np.dtype) -> list[View]:
+    def pieces_sent(self, base: int) -> list[View]:
         """Return the pieces as views of what is sent."""
-        return [View.contiguous(base, shape, dtype, start) for start, shape in zip(self.starts_sent, self.shapes_sent)]
+        return [self._piece(base, start, shape) for start, shape in zip(self.starts_sent, self.shapes_sent)]
 
-    def pieces_received(self, base: int, dtype: np.dtype) -> list[View]:
+    def pieces_received(self, base: int) -> list[View]:
         """Return the pieces as views of what is received, which is read once."""
         return [
-            replace(View.contiguous(base, shape, dtype, start), spare=True)
+            replace(self._piece(base, start, shape), spare=True)
             for start, shape in zip(self.starts_received, self.shapes_received)
         ]
+
+    def _piece(self, base: int, start: int, shape: tuple[int, ...]) -> View:
+        return self.wire.rounded(View.contiguous(base, shape, self.wire.dtype, start))
 
 
 def write_unpacking(program: CompiledProgram, message: Message, pieces: list[View], target: View) -> None:

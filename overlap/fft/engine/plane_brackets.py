@@ -80,17 +80,22 @@ class PlaneBrackets:
             (2, ny, nx),
             (ny, nx),
         ]  # of one pair, which stay in the cache
+        if self._back.wire.rounds:
+            rows = max(length_of(box[KY]) for box in (*self.messages[0].received, *self.messages[1].sent))
+            shapes.append((2 * PAIRS, rows, self._modes[1]))  # of a piece of a message, as doubles
         line, first, views = ALIGNMENT // 16, 0, []
         for shape in shapes:
             views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
             first += -(-int(np.prod(shape)) // line) * line
-        self._loaded, self._spectra, self._columns, self._gradients, self._brackets = views
+        self._loaded, self._spectra, self._columns, self._gradients, self._brackets, *self._pieces = views
         self._scratch = [zeros((first,), complex) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
         self._arguments: list[np.ndarray] = []  # of what programs call
         self._brackets_code = assemble(self._write_all)
         self._take_codes = [assemble(self._write_take, block) for block in self.blocks]
+        if self._back.wire.rounds:
+            self._pack_code, self._unpack_code = assemble(self._write_pack), assemble(self._write_unpack)
 
     def _plan(self, effort: str | None) -> None:
         """FFTW's plans for one pair."""
@@ -114,6 +119,22 @@ class PlaneBrackets:
     def _spectrum(self, pair: int) -> View:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
+    def pack(self, slot: Buffers, f: ArrayReference) -> Run:
+        """Tell how a slice is packed that is not sent from where it lies, this rank's own piece with it."""
+        bases = slot.bases.copy()
+        bases[SOURCE] = f.address
+        return Run(self._pack_code, bases, "pack")
+
+    def unpack(self, slot: Buffers, out: ArrayReference) -> Run:
+        """Tell how brackets are stored that are not received where they shall lie."""
+        bases = slot.bases.copy()
+        bases[RECEIVE], bases[TARGET] = self.results(slot).address, out.address
+        return Run(self._unpack_code, bases, "unpack")
+
+    def results(self, slot: Buffers) -> ArrayReference:
+        """Locate where a slot receives brackets, behind the modes."""
+        return ArrayReference(slot.receive[self.messages[0].receive_size :])
+
     def apply(self, slot: Buffers, f: ArrayReference, out: ArrayReference, gradient: ArrayReference) -> Run:
         """Tell how the brackets of a slice are computed, whose first exchange is over; the second sends the others'.
 
@@ -127,6 +148,8 @@ class PlaneBrackets:
         """
         bases = slot.bases.copy()
         bases[SOURCE], bases[TARGET], bases[ASIDE] = f.address, out.address, gradient.address
+        if self._back.wire.rounds:
+            bases[TARGET] = self.results(slot).address
         return Run(self._brackets_code, bases, "brackets")
 
     def take(self, slot: Buffers, a: np.ndarray, gradient: np.ndarray, block: int) -> float:
@@ -160,18 +183,34 @@ class PlaneBrackets:
         whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
         return whole[planes].stepping(0, length_of(block))
 
+    def _write_pack(self, program: CompiledProgram) -> None:
+        modes = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))
+        self._back.pack(program, ONE, modes, modes, 1.0)
+
+    def _write_unpack(self, program: CompiledProgram) -> None:
+        self._forth.unpack(program, ONE, View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex)))
+
+    def _as_doubles(self, part: View) -> View:
+        """Give the place in scratch memory for a part of a message's piece as doubles, or the part, if it has such."""
+        if not self._pieces:
+            return part
+        return View.contiguous(SCRATCH, part.shape, np.dtype(complex), self._pieces[0].offset // 16)
+
     def _write_load(self, program: CompiledProgram, block: slice) -> None:
         """Take the modes of a block of planes, with those of -k."""
         lines, nx = self._loaded.shape[1:]
         message, rank = self.messages[0], self._back.blocks.rank
-        pieces = message.pieces_received(RECEIVE, np.dtype(complex))
-        pieces[rank] = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))[message.sent[rank]]
+        pieces = message.pieces_received(RECEIVE)
+        if self._back.straight:
+            pieces[rank] = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))[message.sent[rank]]
         for piece, (first, rows) in zip(pieces, self._rows_of(message.received)):
             if piece.size:
                 argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx, *self._spacing)
-                program.call(
-                    _spread.address, argument, self._loaded, piece[:, block].stepping(PLANES, length_of(block))
-                )
+                part = piece[:, block].stepping(PLANES, length_of(block))
+                given = self._as_doubles(part)
+                if given is not part:
+                    program.copy(given, part)
+                program.call(_spread.address, argument, self._loaded, given)
 
     def _write_to_real(self, program: CompiledProgram, pair: int) -> None:
         """Bring f_x + i f_y of a pair of planes to real space.
@@ -200,16 +239,22 @@ class PlaneBrackets:
         """Write the modes of the brackets of a block of planes to where they are sent from."""
         lines, nx = self._spectra.shape[1:]
         message, rank = self.messages[1], self._forth.blocks.rank
-        pieces = message.pieces_sent(SEND, np.dtype(complex))
-        pieces[rank] = View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex))[message.received[rank]]
+        pieces = message.pieces_sent(SEND)
+        pieces[rank] = (
+            View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex))[message.received[rank]]
+            if self._forth.straight
+            else message.pieces_received(TARGET)[rank]
+        )
         for piece, (first, rows) in zip(pieces, self._rows_of(message.sent)):
             if piece.size:
                 argument = self._argument(
                     length_of(block), rows, self._modes[1], first, lines, nx, 0.5 / self._brackets.size
                 )
-                program.call(
-                    _separate.address, argument, piece[:, block].stepping(PLANES, length_of(block)), self._spectra
-                )
+                part = piece[:, block].stepping(PLANES, length_of(block))
+                made = self._as_doubles(part)
+                program.call(_separate.address, argument, made, self._spectra)
+                if made is not part:
+                    program.copy(part, made)
 
     @staticmethod
     def _rows_of(boxes: Sequence[Sequence[slice]]) -> list[tuple[int, int]]:

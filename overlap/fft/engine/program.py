@@ -20,6 +20,7 @@ from .fftw import REQUIRED_ALIGNMENT
 from .lines import LineTransform
 
 GAP_NBYTES = 96  # between lines in scratch memory
+_CONVERSIONS = {(8, 4): copy_table.TO_SINGLE, (4, 8): copy_table.TO_DOUBLE, (8, 8): copy_table.THROUGH_SINGLE}
 BASES = 6
 SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # their numbers
 
@@ -43,6 +44,9 @@ class View:
         The base begins as aligned as FFTW requires.
     spare : bool
         What is there is needed no more: it may be overwritten by whoever reads it.
+    rounding : int
+        The address of a word: doubles that are copied here are rounded to singles, and the word becomes 1 where one
+        is too large. 0: they stay as they are.
     """
 
     base: int
@@ -53,6 +57,7 @@ class View:
     step: int = 0
     aligned: bool = True
     spare: bool = False
+    rounding: int = 0
 
     @classmethod
     def of(cls, base: int, array: np.ndarray) -> View:
@@ -101,6 +106,7 @@ class View:
         """Tell whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
         return (
             self.dtype == other.dtype
+            and not self.rounding
             and self.shape == other.shape
             and self.aligned
             and (self.offset | self.step) % REQUIRED_ALIGNMENT == 0
@@ -153,11 +159,17 @@ class CompiledProgram:
         return len(self._lines)
 
     def copy(self, target: View, source: View, scale: float = 1.0) -> None:
-        """Copy an array, times a number."""
-        for line in self._box(copy_table.COPY, target, source):
-            if scale != 1.0:
+        """Copy an array, times a number; to another precision, if the target has it."""
+        given, made = _precision(source.dtype), _precision(target.dtype)
+        converts = given != made or (given == 8 and target.rounding)
+        for line in self._box(copy_table.CONVERT if converts else copy_table.COPY, target, source):
+            if converts:
+                line[copy_table.CONVERSION] = _CONVERSIONS[given, made]
+                line[copy_table.FLAG] = target.rounding
+            elif scale != 1.0:
+                line[copy_table.PRECISION] = given
+            if converts or scale != 1.0:
                 line[copy_table.SCALE] = int(np.float64(scale).view(np.int64))
-                line[copy_table.PRECISION] = _precision(source.dtype)
 
     def zero(self, target: View) -> None:
         """Set an array to zero."""
@@ -196,11 +208,12 @@ class CompiledProgram:
 
     def _box(self, operation: int, target: View, source: View, runs: bool = True) -> Iterator[list[int]]:
         """Add the instructions for two arrays of one shape, and give each."""
-        if target.shape != source.shape or target.dtype != source.dtype:
+        converted = operation == copy_table.CONVERT and target.dtype.kind == source.dtype.kind
+        if target.shape != source.shape or not (target.dtype == source.dtype or converted):
             raise ValueError(f"expected views of one shape and type, received {target} and {source}")
         places = (source.base, source.offset), (target.base, target.offset)
         axes = source.shape, source.strides, target.strides
-        for line in box_lines(operation, *places, *axes, source.dtype.itemsize, runs):
+        for line in box_lines(operation, *places, *axes, source.dtype.itemsize, runs, target.dtype.itemsize):
             line[copy_table.SOURCE_STEP], line[copy_table.TARGET_STEP] = source.step, target.step
             self._lines.append(line)
             yield line

@@ -288,7 +288,7 @@ class Schedule:
                 )
             ]
             kept.append(own)
-            words.append([*map(address_of, own), handle_of(exchange.mpi_type), exchange.comm.word.buffer_info()[0]])
+            words.append([*map(address_of, own), handle_of(message.mpi_type), exchange.comm.word.buffer_info()[0]])
         exchanges = np.array(words, np.uint64).reshape(-1, EXCHANGE_WORDS).view(np.int64)
         tables = self._code, self._table, exchanges, call.mpi, call.state
         listed = _addresses_and_lengths(tables)

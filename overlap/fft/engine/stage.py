@@ -21,6 +21,7 @@ from .message import Message, points, write_unpacking
 from .program import RECEIVE, SEND, CompiledProgram, View
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
+from .wire_format import WireFormat
 
 UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points, along the array's last axis
@@ -81,6 +82,8 @@ class Stage:
         The `Axis` of every transformed axis.
     source : SourceArray
     direction : Direction
+    wire : WireFormat
+        How numbers travel; as they are, where nothing is exchanged.
     units : int, optional
         Into how many it is cut; by default units of a size that stays in the cache.
     ends_late : bool
@@ -99,6 +102,7 @@ class Stage:
         lines: dict[int, Axis],
         source: SourceArray,
         direction: Direction,
+        wire: WireFormat,
         units: int | None = None,
         ends_late: bool = False,
     ) -> None:
@@ -116,6 +120,7 @@ class Stage:
                 else max(1, min(longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
             )
         self.blocks = TransposeBlocks(layout, steps.transpose, crossed, coordinates, steps.along, units)
+        self.wire = wire if self.blocks.size > 1 else WireFormat(spectral)
         self.layout = layout if steps.transpose is None else layout.transposed(steps.transpose)
         self.shape = transformed(crossed, steps.then, lines, forward)
         self.source_shape = layout.local_shape(shape, coordinates)
@@ -238,6 +243,7 @@ class Stage:
                 self.target_shape,
                 self.straight,
                 self.direct,
+                self.wire,
                 self._sent_from,
             )
         return self._messages[key]
@@ -270,7 +276,7 @@ class Stage:
         scale : float
         """
         message, along = self.message(part), self._steps.along
-        pieces = message.pieces_sent(SEND, self.dtype)
+        pieces = message.pieces_sent(SEND)
         pieces[self.blocks.rank] = self._own(message, target)
         for count, here, there in self.runs(part):
             self._write(
@@ -286,7 +292,7 @@ class Stage:
     def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
         """Write the storing of what was received, and the other FFTs."""
         message = self.message(part)
-        pieces = message.pieces_received(RECEIVE, self.dtype)
+        pieces = message.pieces_received(RECEIVE)
         if not self._steps.then:
             write_unpacking(program, message, pieces, target)
             return
@@ -305,19 +311,19 @@ class Stage:
         """Tell where the piece goes that stays on the rank."""
         rank = self.blocks.rank
         if self.straight:
-            return target[message.received[rank]]
-        return message.pieces_received(RECEIVE, self.dtype)[rank]
+            return self.wire.rounded(target[message.received[rank]])
+        return message.pieces_received(RECEIVE)[rank]
 
     def pieces_to_send(self, units: int, kept: int) -> list[View]:
         """Return the pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
         message, rank = self.message(slice(0, units)), self.blocks.rank
-        pieces = message.pieces_sent(SEND, self.dtype)
-        pieces[rank] = message.pieces_received(kept, self.dtype)[rank]
+        pieces = message.pieces_sent(SEND)
+        pieces[rank] = message.pieces_received(kept)[rank]
         return pieces
 
     def pieces_received(self, units: int) -> list[View]:
         """Return the pieces of a message of the first units as they are received."""
-        return self.message(slice(0, units)).pieces_received(RECEIVE, self.dtype)
+        return self.message(slice(0, units)).pieces_received(RECEIVE)
 
     @staticmethod
     def _write(

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, mpi_type, stages
+from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, stages
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import AsyncComm
 from .axis import Axis
@@ -39,10 +39,11 @@ from .fftw import complex_of, zeros
 from .message import Message, points
 from .program import ASIDE, BASES, SOURCE, TARGET, CompiledProgram, ProgramCache, View, assemble
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
-from .steps import AnyStep, Exchange, Run, Split, ended
+from .steps import AnyStep, Exchange, Run, Split, checked, ended
 from .sweep_in_place import NEAR_NBYTES
 from .tasks import Task, in_order, streamed
 from .trailing_axes import TrailingAxes
+from .wire_format import WireFormat
 from .work_memory import WorkMemory
 
 
@@ -65,6 +66,8 @@ class StagedTransform:
         Small fields are taken together; None: fields are, whatever their size.
     reused : bool
         The same targets serve again and again: nothing is written there early.
+    exchange : {None, "f4"}
+        How numbers travel.
 
     Attributes
     ----------
@@ -81,6 +84,7 @@ class StagedTransform:
         workers: int,
         joined: bool | None = True,
         reused: bool = False,
+        exchange: str | None = None,
     ) -> None:
         forward, turned = direction.forward, direction.turned
         natural = turned is None or not forward  # the target can hold what is not complete yet
@@ -112,6 +116,7 @@ class StagedTransform:
             and not self._holds
             and (ways[0].transpose is None or ways[0].transpose.joined != ways[0].along)
         )
+        wire = WireFormat(spectral, exchange)
         self.stages: list[Stage] = []
         for number, way in enumerate(ways):
             # Targets are the user's array (place 0), or work memory; with more than one work array
@@ -128,6 +133,7 @@ class StagedTransform:
                     lines,
                     source,
                     own,
+                    wire,
                     self.stages[0].blocks.units if self._streams and number else None,
                     ends_late=self._holds
                     and number == len(ways) - 1
@@ -137,8 +143,7 @@ class StagedTransform:
             )
             layout, shape = self.stages[-1].layout, self.stages[-1].shape
             source = SourceArray(layout, shape, self.coordinates, spectral)
-        self.dtype = spectral
-        self.mpi_type = mpi_type(spectral)
+        self.wire = next((stage.wire for stage in self.stages if stage.wire.rounds), WireFormat(spectral))
         self._trailing_axes = trailing
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
@@ -212,7 +217,7 @@ class StagedTransform:
         self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
-        self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk, self.dtype)
+        self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk)
         setting_aside = own[min(1, count - 1) : count]  # not the first: its message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
@@ -229,15 +234,16 @@ class StagedTransform:
 
     def message_nbytes(self) -> int:
         """Bytes that leave this rank in a message of one index of the batch."""
-        return sum(sum(message.counts_sent) for message in self.messages(1)) * self.dtype.itemsize
+        return sum(sum(message.counts_sent) for message in self.messages(1)) * self.wire.dtype.itemsize
 
     def buffer_lengths(self, chunk: int) -> tuple[int, int]:
-        """Elements of a slot's buffers, as of the last `tasks`: sent, and received."""
-        messages = self.messages(chunk)
+        """Elements of a slot's buffers, as of the last `tasks`: sent, and received; of what travels."""
+        messages, itemsize = self.messages(chunk), self.wire.dtype.itemsize
         late = 0 if self._deferred is None else self._deferred.receive_size
+        sizes = [message.wire.dtype.itemsize // itemsize for message in messages]  # more where nothing travels
         return (
-            max((message.send_size for message in messages), default=0),
-            max([late, *(message.receive_size for message in messages)]),
+            max((size * message.send_size for size, message in zip(sizes, messages)), default=0),
+            max([late, *(size * message.receive_size for size, message in zip(sizes, messages))]),
         )
 
     def split(self, array: np.ndarray) -> list[np.ndarray]:
@@ -310,7 +316,7 @@ class StagedTransform:
 
         Yields
         ------
-        Run, Split, Exchange, WaitForSlices or TakeTurn
+        Run, Split, Call, Exchange, WaitForSlices or TakeTurn
         """
         stage, field, alone = self.stages[task.stage], task.field, self._alone
         source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
@@ -320,6 +326,7 @@ class StagedTransform:
             yield wait_for_slices(start)
         if task.kind in ("units", "indices"):
             yield self._run("local" if alone else "pack", task, slot, source, target, scale if task.stage == 0 else 1.0)
+            yield from checked(stage.wire)
         if comms is not None and not alone:
             if stage.dimension is None or task.kind == "turn":
                 yield take_turn()
@@ -344,7 +351,7 @@ class StagedTransform:
         if message.direct:
             first = task.part.start * points(stage.target_shape[1:]) if self._relocates else 0
             receive = target.part(target.array.reshape(-1)[first:])
-        return Exchange(comm, message, ArrayReference(send), receive, self.mpi_type)
+        return Exchange(comm, message, ArrayReference(send), receive)
 
     def _run(
         self, what: str, task: Task, slot: Buffers, source: ArrayReference, target: ArrayReference, scale: float

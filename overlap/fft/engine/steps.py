@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation
     from ...runtime.requests.requests import AsyncComm
     from .message import Message
+    from .wire_format import WireFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +74,18 @@ class Exchange:
     message : Message
     send, receive : ArrayReference
         Where the pieces lie that are sent and received.
-    mpi_type : MPI.Datatype
     """
 
     comm: AsyncComm
     message: Message
     send: ArrayReference
     receive: ArrayReference
-    mpi_type: Any
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:
         """Make the operation; between other buffers, if they are given."""
         send = self.send.array if send is None else send
         receive = self.receive.array if receive is None else receive
-        return self.message.exchanged(self.comm, send, receive, self.mpi_type)
+        return self.message.exchanged(self.comm, send, receive)
 
     def on_scratch(self) -> Operation:
         """Make the operation on buffers of its own."""
@@ -95,6 +94,12 @@ class Exchange:
 
 AnyStep = Run | Split | Call | Exchange | WaitForSlices | TakeTurn
 """What a slice of a plan does next."""
+
+
+def checked(wire: WireFormat) -> Iterator[Call]:
+    """Raise, between packing and exchanging, that a number was too large to travel."""
+    if wire.rounds:
+        yield Call(lambda addresses: wire.raise_overflow())
 
 
 def ended(tasks: range, first: int) -> WaitForSlices:

@@ -1,0 +1,264 @@
+"""What `test_exchange` runs on every rank: plans whose messages hold singles, against `numpy.fft` of doubles."""
+
+from contextlib import contextmanager
+
+import bracket_cases
+import numpy as np
+from fft2_cases import WAITS, raised, random, same_bits, same_everywhere
+from fft3_cases import small_units
+
+import overlap
+
+ROUNDING = 2.0**-24  # of a number that becomes a single, relative to it
+# An output is a sum over a line of numbers that were rounded. Each error is a share of its number, spread over +-2^-24
+# at most, one independent of the other: so that of the sum is normal, with a deviation of at most 2^-24 / sqrt(3) times
+# the root of the sum of the line's squares. The root mean square of the line's outputs is that root (Parseval), and
+# their largest is no smaller. Of 10^5 outputs none is beyond four and a half deviations: 2.6 roundings.
+FACTOR = 3
+KINDS = {"FFT2": (-2, -1), "FFT3": (-3, -2, -1)}
+
+
+def close(found, truth, where, exchanges=1):
+    """Compare this rank's part with a global truth; return the error."""
+    assert found.shape == truth[where].shape
+    error = np.abs(found - truth[where]).max(initial=0.0) / np.abs(truth).max()
+    assert error <= FACTOR * exchanges**0.5 * ROUNDING + 1e-14, (error, exchanges)
+    return error
+
+
+def filled(spec, values):
+    array = spec.empty()
+    array[...] = values[spec.local_slice]
+    return array
+
+
+def spectrum_of(u, kind):
+    return (np.fft.fftn if u.dtype.kind == "c" else np.fft.rfftn)(u, axes=KINDS[kind])
+
+
+def field_of(spectrum, kind, shape, dtype):
+    if np.dtype(dtype).kind == "c":
+        return np.fft.ifftn(spectrum, axes=KINDS[kind])
+    axes = KINDS[kind]
+    return np.fft.irfftn(spectrum, shape[-len(axes) :], axes=axes)
+
+
+@contextmanager
+def plan_of(comm, kind, shape, dtype, wait="poll", workers=1, layout=None, **settings):
+    options = {"wait": wait, "effort": "estimate"} | settings
+    with (
+        overlap.Runtime(comm, workers=workers) as runtime,
+        getattr(overlap, kind)(
+            runtime, shape, dtype, exchange="f4", settings=options, layout=layout, tuning=""
+        ) as plan,
+    ):
+        yield plan
+
+
+@small_units()
+def transforms(comm, kind, shape, dtype, waits=WAITS, **options):
+    """Forward and backward agree with numpy, are rounded where there are other ranks, and equal in all modes."""
+    u = random(np.random.default_rng(1), shape, dtype)
+    spectrum, results = spectrum_of(u, kind), []
+    transposed = (options.get("layout") or {}).get("order") == "transposed"
+    for wait in waits:
+        with plan_of(comm, kind, shape, dtype, wait, **options) as plan:
+            assert plan.exchange == "f4" and ("single precision" in repr(plan)) and repr(plan)[1:-1] in plan.describe()
+            there_truth = np.moveaxis(spectrum, KINDS[kind][0], -1) if transposed else spectrum
+            exchanges = sum(stage.blocks.size > 1 for stage in plan.forward._staged.stages)
+            assert (exchanges > 0) == (comm.size > 1)
+            given = filled(plan.real, u)
+            there = plan.forward(given)
+            assert np.array_equal(given, u[plan.real.local_slice])
+            back = plan.backward(filled(plan.spectrum, there_truth))
+            errors = (
+                close(there, there_truth, plan.spectrum.local_slice, exchanges),
+                close(back, u, plan.real.local_slice, exchanges),
+            )
+            assert (comm.allreduce(max(errors)) > 1e-12) == (comm.size > 1)
+            results.append((np.array(there), np.array(back)))
+    for found in results[1:]:
+        assert all(map(same_bits, found, results[0]))
+
+
+def all_is_rounded(comm, dtype):
+    """What comes out is as if all numbers had been rounded in the exchange, those that stay on their rank too."""
+    shape = 3, 14, 15
+    u = random(np.random.default_rng(2), shape, dtype)
+    real = u.dtype.kind == "f"
+
+    def single(values):
+        return values.astype(np.complex64).astype(complex) if comm.size > 1 else values
+
+    truth = np.fft.fft(single((np.fft.rfft if real else np.fft.fft)(u)), axis=1)
+    spectrum = spectrum_of(u, "FFT2")
+    columns = single(np.fft.ifft(spectrum / u[0].size, axis=1, norm="forward"))
+    back_truth = (np.fft.irfft if real else np.fft.ifft)(columns, shape[2], norm="forward")
+    with plan_of(comm, "FFT2", shape, dtype) as plan:
+        there, back = plan.forward(filled(plan.real, u)), plan.backward(filled(plan.spectrum, spectrum))
+        assert np.allclose(there, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12)
+        assert np.allclose(back, back_truth[plan.real.local_slice], rtol=0, atol=1e-13)
+    with plan_of(comm, "FFT3", shape, dtype, layout={"grid": (1, comm.size)}) as plan:
+        planes = single((np.fft.rfft2 if real else np.fft.fft2)(u))
+        there = plan.forward(filled(plan.real, u))
+        assert np.allclose(there, np.fft.fft(planes, axis=0)[plan.spectrum.local_slice], rtol=0, atol=1e-11)
+
+
+def product_of(a, b):
+    return a * b
+
+
+@small_units()
+def pointwise(comm, kind, shape, dtype, waits=WAITS, compiled=False, **options):
+    """A product of fields against numpy's."""
+    rng = np.random.default_rng(3)
+    fields = [random(rng, shape, dtype) for _ in range(2)]
+    truth, results = spectrum_of(fields[0] * fields[1], kind), []
+    function = product_of
+    if compiled:
+        import numba
+
+        function = numba.njit(nogil=True)(product_of)
+    for wait in waits:
+        with plan_of(comm, kind, shape, dtype, wait, **options) as plan:
+            multiply = plan.pointwise(function)
+            found = multiply(*(filled(plan.spectrum, spectrum_of(u, kind)) for u in fields))
+            exchanges = 3 * sum(stage.blocks.size > 1 for stage in plan.forward._staged.stages)
+            close(found, truth, plan.spectrum.local_slice, exchanges)
+            results.append(np.array(found))
+    assert all(same_bits(found, results[0]) for found in results[1:])
+
+
+def bracket(comm):
+    """Brackets against a direct sum over modes; the same bits on any number of ranks that exchange."""
+    shape = 3, 4, 5, 9
+    a, f = bracket_cases.modes(shape[1:], 1), bracket_cases.modes(shape, 2)
+    truth = np.array([[bracket_cases.direct(a[p], f[z, p]) for p in range(shape[1])] for z in range(shape[0])])
+    results = []
+    for ranks in range(min(2, comm.size), comm.size + 1):
+        part = comm.Split(int(comm.rank < ranks))
+        for wait in WAITS if comm.rank < ranks else ():
+            found = bracket_cases.run(part, a, f, exchange="f4", wait=wait)
+            if part.rank == 0:
+                close(found, truth, ..., 3)
+                assert comm.size == 1 or abs(found - truth).max() > 1e-12 * abs(truth).max()
+                results.append(found)
+        part.Free()
+    assert all(same_bits(found, results[0]) for found in results)
+
+
+def bracket_in_a_program(comm):
+    """`apply` in a slice program gives the bits of a call."""
+    shape = 5, 4, 5, 7
+    a, f = bracket_cases.modes(shape[1:], 7), bracket_cases.modes(shape, 8)
+    with overlap.Runtime(comm) as runtime, overlap.Bracket(runtime, shape, exchange="f4") as plan:
+        plan.advect(filled(plan.advecting, a))
+        mine = filled(plan.spectrum, f)
+        expected, found = plan(mine), plan.spectrum.empty()
+
+        @runtime.pipelined(buffers=plan.buffers, depth=3, wait="poll")
+        async def program(z, slot):
+            await plan.apply(mine[z], found[z], slot)
+
+        program(range(shape[0]))
+        assert same_bits(np.array(found), np.array(expected))
+        mine[-1, 0, -1, -1] *= 1e300
+        error = raised(overlap.SliceError, program, range(shape[0]))
+        assert "single precision" in str(error)
+
+
+def overflow(comm, kind, shape, dtype, wait, **options):
+    """A number that is too large on one rank is told on all, and the next call is right."""
+    u = random(np.random.default_rng(4), shape, dtype)
+    spectrum = spectrum_of(u, kind)
+    with plan_of(comm, kind, shape, dtype, wait, **options) as plan:
+        multiply = plan.pointwise(product_of)
+        real, there = filled(plan.real, u), filled(plan.spectrum, spectrum)
+        for origin in range(comm.size):
+            large = [np.array(real), np.array(there)]
+            if comm.rank == origin:
+                for one in large:
+                    one[0].flat[-1] = 1e300
+            for call in (
+                lambda: plan.forward(large[0]),
+                lambda: plan.backward(large[1]),
+                lambda: multiply(there, large[1]),
+            ):
+                error = raised(overlap.SliceError, call)
+                assert "InputError" in error.summary and "single precision" in error.summary, str(error)
+                same_everywhere(comm, (error.rank, error.slice, str(error)))
+                close(plan.forward(real), spectrum, plan.spectrum.local_slice, 2)
+        # What is too large appears between the exchanges only.
+        error = raised(overlap.SliceError, multiply, 1e25 * there, 1e25 * there)
+        assert "single precision" in error.summary
+        close(multiply(there, there), spectrum_of(u * u, kind), plan.spectrum.local_slice, 6)
+        plan.forward(3e38 / np.abs(spectrum).max() * real)  # singles hold these
+
+
+def bracket_overflow(comm, wait):
+    """As `overflow`, in each exchange of a bracket and in that of the advecting field."""
+    shape = 3, 4, 5, 9
+    a, f = bracket_cases.modes(shape[1:], 1), bracket_cases.modes(shape, 2)
+    with overlap.Bracket(comm, shape, exchange="f4", settings={"wait": wait}) as plan:
+        given, advecting = filled(plan.spectrum, f), filled(plan.advecting, a)
+        plan.advect(advecting)
+        expected = np.array(plan(given))
+        large = given.copy()
+        if comm.rank == comm.size - 1:
+            large[1, 2, -1, 3] = -1e39j
+        for call in (
+            lambda: plan(large),
+            lambda: plan(1e38 * given),  # the brackets
+            lambda: plan.advect(1e39 * advecting),
+        ):
+            error = raised(overlap.SliceError, call)
+            assert "single precision" in str(error)
+            same_everywhere(comm, (error.rank, error.slice, str(error)))
+            plan.advect(advecting)
+            assert same_bits(np.array(plan(given)), expected)
+
+
+def nothing_finite(comm, kind, shape, dtype):
+    """NaN and infinity pass as they are, and spoil no other slice."""
+    u = random(np.random.default_rng(5), shape, dtype)
+    u[0].flat[-1], u[2].flat[0] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        truth = spectrum_of(u, kind)
+    with plan_of(comm, kind, shape, dtype) as plan:
+        found, truth = plan.forward(filled(plan.real, u)), truth[plan.spectrum.local_slice]
+        for part in (np.real, np.imag):
+            assert np.array_equal(np.isfinite(part(found[1::2])), np.isfinite(part(truth[1::2])))
+        assert not np.isfinite(found[::2]).any() and np.isfinite(found[1::2]).all()
+        assert np.allclose(found[1::2], truth[1::2], rtol=1e-5, atol=1e-5)
+
+
+def arguments(comm):
+    """Bad values are refused on all ranks; what a plan is for is known wherever plans are told apart."""
+    shape, last = (4, 8, 10), comm.rank == comm.size - 1
+    for exchange, dtype in (
+        ("f2", complex),
+        (4, complex),
+        (None if last else "f4", complex),
+        ("f4", "f4" if last else "c8"),
+    ):
+        if exchange is None and comm.size == 1:
+            continue
+        error = raised(overlap.InputError, overlap.FFT2, comm, shape, dtype, exchange=exchange)
+        assert "exchange" in str(error) or "dtype" in str(error), str(error)
+        same_everywhere(comm, str(error))
+    error = raised(overlap.InputError, overlap.Bracket, comm, (1, 2, 3, 5), exchange="f8" if last else "f4")
+    same_everywhere(comm, str(error))
+    with overlap.Runtime(comm) as runtime, overlap.Runtime(comm) as other:
+        for kind in KINDS:
+            with (
+                getattr(overlap, kind)(runtime, shape, exchange="f4") as plan,
+                getattr(overlap, kind)(runtime, shape) as doubles,
+                plan.on(other) as again,
+            ):
+                assert again.exchange == "f4" and doubles.exchange is None
+                assert plan._memory._plan == doubles._memory._plan | {"exchange": "f4"} | {
+                    name: plan._memory._plan[name] for name in ("grid",)
+                }
+                assert plan.forward.exchange_dtype == (np.complex64 if comm.size > 1 else complex)
+                if comm.size > 1 and plan.forward.settings == doubles.forward.settings:
+                    assert 2 * plan.forward.nbytes_per_slice() == doubles.forward.nbytes_per_slice()
