@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from .. import files
 from ..fft.arguments import ORDERS, dtype_problem
+from ..fft.engine.wire_format import EXCHANGES
 from . import launch, links
 
 HELP_WIDTH = 78
@@ -137,6 +138,13 @@ def add_layout(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
     parser.add_argument(
         "--grid", nargs=2, type=count, metavar=("P", "Q"), help="of the ranks, for fft3; default: chosen by the plan"
+    )
+
+
+def add_exchange(parser: argparse._ActionsContainer) -> None:
+    """Add ``--exchange``."""
+    parser.add_argument(
+        "--exchange", choices=EXCHANGES[1:], help="send doubles as singles; default: numbers travel as they are"
     )
 
 

@@ -39,6 +39,8 @@ def test_dtype_by_any_name():
         {"chunk": 0},
         {"wait": "on"},
         {"dtype": "nonsense"},
+        {"exchange": "f2"},
+        {"exchange": "f4", "dtype": "c8"},
     ],
 )
 def test_case_refuses(changes):
@@ -65,6 +67,12 @@ def test_plane_waves_bracket_is_what_the_pseudo_spectral_formula_gives():
 
     np.testing.assert_allclose(Numerically().truth(0), closed_form, atol=1e-11)
     assert np.abs(closed_form).max() > 1
+
+
+def test_rounded_exchanges_are_named_and_less_exact():
+    plain, rounded = (Case(rounds=3, exchange=exchange) for exchange in (None, "f4"))
+    assert "exchanged as f4" in table.title(record(rounded)) and "exchanged" not in table.title(record(plain))
+    assert jobs.error_limit(plain) < 1e-13 and 1e-6 < jobs.error_limit(rounded) < 1e-5
 
 
 # ---- records ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...fft.arguments import ORDERS
+from ...fft.engine.wire_format import exchange_problem
 from .jobs import JOBS
 
 MODES = ("off", "block", "poll", "auto")
@@ -33,6 +34,8 @@ class Case:
         The order of the spectrum's axes.
     grid : (int, int) or None
         The grid of ranks, for `FFT3`.
+    exchange : {None, "f4"}
+        How numbers travel.
     workers : int
         Per rank.
     rounds : int
@@ -63,6 +66,7 @@ class Case:
     dtype: Any = None
     order: str = "natural"
     grid: tuple[int, ...] | None = None
+    exchange: str | None = None
     workers: int = 1
     rounds: Any = None
     calls: Any = None
@@ -109,6 +113,8 @@ class Case:
         with suppress(TypeError):  # named below
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
+        if problem := exchange_problem(self.exchange, self.dtype):
+            raise ValueError(f"exchange: {problem}")
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
             raise ValueError(

@@ -42,6 +42,7 @@ def add_commands(add: options.Add) -> None:
     for name in ("depth", "chunk", "in-flight"):
         ffts.add_argument(f"--{name}", type=options.count, help="forced; default: chosen by the plan")
     options.add_layout(ffts)
+    options.add_exchange(ffts)
     ffts.add_argument("--calls", type=options.count, help="calls timed as one; default: 1, or 10 of fft3")
     ffts.add_argument("--peer", choices=("mpi4py-fft",), help="time that library too")
     ffts.add_argument("--reference", action="store_true", help="time the C + OpenMP program too (in a checkout)")
@@ -82,6 +83,7 @@ def add_commands(add: options.Add) -> None:
     )
     tuned.add_argument("--balance", action="store_true", help="first find shares that follow the ranks' speeds")
     options.add_workload(tuned, TUNABLE)
+    options.add_exchange(tuned)
     options.add_link(tuned)
 
     shown = add(
@@ -124,6 +126,7 @@ def _case(given: argparse.Namespace, parser: argparse.ArgumentParser, **settings
             slices=given.slices,
             dtype=given.dtype,
             workers=given.workers,
+            exchange=given.exchange,
             **{"shape": given.shape} | settings,
             link=given.link or ("mpiexec" if launch.under_mpi() else "shm"),
         )

@@ -53,6 +53,10 @@ class Size(Protocol):
     def grid(self) -> tuple[int, ...] | None:
         """The grid of ranks."""
 
+    @property
+    def exchange(self) -> str | None:
+        """How numbers travel."""
+
 
 class Transforms:
     """The forward transform of a batch of random slices.
@@ -86,7 +90,14 @@ class Transforms:
     @staticmethod
     def plan(comm: Any, case: Size, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
-        return FFT2(comm, case.global_shape, case.dtype, layout={"order": case.order}, settings=settings)
+        return FFT2(
+            comm,
+            case.global_shape,
+            case.dtype,
+            layout={"order": case.order},
+            settings=settings,
+            exchange=case.exchange,
+        )
 
     def __init__(self, case: Size, plan: Any) -> None:
         self._case = case
@@ -137,7 +148,12 @@ class Volumes(Transforms):
     def plan(comm: Any, case: Size, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
         return FFT3(
-            comm, case.global_shape, case.dtype, layout={"grid": case.grid, "order": case.order}, settings=settings
+            comm,
+            case.global_shape,
+            case.dtype,
+            layout={"grid": case.grid, "order": case.order},
+            settings=settings,
+            exchange=case.exchange,
         )
 
     @classmethod
@@ -245,6 +261,7 @@ class NonlinearTerm(Transforms):
             comm,
             case.global_shape,
             settings={"wait": settings["wait"], "depth": settings.get("depth"), "effort": "patient"},
+            exchange=case.exchange,
         )
 
     def __init__(self, case: Size, plan: Any) -> None:
@@ -371,6 +388,6 @@ def error_limit(case: Size) -> float:
 
     The derivatives amplify rounding errors by up to the largest wave number.
     """
-    eps = np.finfo(np.dtype(case.dtype)).eps
+    eps = np.finfo(np.dtype(case.exchange or case.dtype)).eps
     derived = {"operation": max(case.shape), "nonlinear": max(case.shape[1:])}
     return float(50 * eps * derived.get(case.workload, 1))

@@ -196,7 +196,7 @@ def tune_case(
     make: Any = FFT3 if case.workload == "fft3" else FFT2
     with (
         Runtime(comm, workers=case.workers) as runtime,
-        make(runtime, case.global_shape, case.dtype, tuning=path) as plan,
+        make(runtime, case.global_shape, case.dtype, tuning=path, exchange=case.exchange) as plan,
     ):
         transform = JOBS[case.workload](case, plan).transform(plan)
         found = plan.balance() if balance else None

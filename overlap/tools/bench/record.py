@@ -55,6 +55,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         "shape": list(case.shape),
         "dtype": case.dtype,
         "order": case.order,
+        "exchange": case.exchange,
         "grid": measured.get("grid"),
         "calls": case.calls,
         "workload": case.workload,

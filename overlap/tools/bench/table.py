@@ -106,7 +106,9 @@ def work(record: Record) -> str:
     """Name the whole of the work, in words, however many ranks share it."""
     job, count = JOBS[record["workload"]], record["slices"]
     order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
-    return f"{count} {job.title}{'' if count == 1 else 's'}{job.detail} of {shape(record)} {record['dtype']}{order}"
+    exchange = f", exchanged as {record['exchange']}" if record.get("exchange") else ""
+    plural = "" if count == 1 else "s"
+    return f"{count} {job.title}{plural}{job.detail} of {shape(record)} {record['dtype']}{order}{exchange}"
 
 
 def shape(record: Record) -> str:
