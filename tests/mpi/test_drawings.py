@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import jobs
 import processes
@@ -10,10 +11,15 @@ FOLDER = processes.REPOSITORY / "docs"
 
 
 def pictures(name, *arguments):
-    """Draw a program's pictures; it is imported from docs/draw, as its own `import svg` expects."""
+    """Draw a program's pictures."""
+    return called(name, "pictures", *arguments)
+
+
+def called(name, function, *arguments):
+    """Call a function of a program; it is imported from docs/draw, as its own `import svg` expects."""
     sys.path.insert(0, str(FOLDER / "draw"))
     try:
-        return importlib.import_module(name).pictures(*arguments)
+        return getattr(importlib.import_module(name), function)(*arguments)
     finally:
         sys.path.remove(str(FOLDER / "draw"))
         for module in (name, "svg"):
@@ -45,3 +51,20 @@ def test_every_picture_of_the_ideas_is_drawn_and_shown():
     text = "".join(path.read_text() for path in (FOLDER / "ideas").glob("*.md"))
     for path in (FOLDER / "ideas").glob("*.svg"):
         assert text.count(f"({path.name})") == 1
+
+
+def flows_are_close(comm, path):
+    """Draw two small flows, with and without rounding in exchanges: a little apart (a case)."""
+    energy, apart = called("exchange", "compared", comm, 32, 2, 10)
+    difference = abs(energy[1] - energy[0]) / energy[0]
+    assert energy.shape == (2, 11, 2) and (energy[:, 1:] < energy[:, :-1]).all()
+    assert (difference[0] == 0).all() and 0 < difference.max() < 1e-8
+    assert (apart[0] == 0).all() and (apart[1:] > 1e-12).all() and apart.max() < 1e-7
+    if comm.rank == 0:
+        called("exchange", "draw", Path(path), energy, apart)
+
+
+def test_flows_with_rounded_exchanges(tmp_path):
+    path = tmp_path / "exchange.png"
+    jobs.run_job("test_drawings:flows_are_close", 2, args={"path": str(path)})
+    assert path.read_bytes().startswith(b"\x89PNG")
