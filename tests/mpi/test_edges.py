@@ -23,7 +23,6 @@ def test_what_all_ranks_do_together(ranks):
     jobs.run_job(
         "edge_cases:collectives,collective_section,signal_cases:interrupted_together,input_cases:what_compares_equal",
         ranks,
-        ranks,
     )
 
 
