@@ -28,7 +28,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
-    fft             the public plans FFT2, FFT3 and Bracket, and the transforms they are made of
+    fft             the public plans FFT2, FFT3, FFTN and Bracket, and the transforms they are made of
       engine        what a plan runs on: FFTW, packing, the order of its tasks
       planning      which settings a plan runs with: search, grids of ranks, tuning files
     compat          other libraries' names and arguments, on the transforms of this one
@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .arrays import DistArray as DistArray
     from .fft import FFT2 as FFT2
     from .fft import FFT3 as FFT3
+    from .fft import FFTN as FFTN
     from .fft import ArrayLayout as ArrayLayout
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
@@ -95,6 +96,7 @@ _LAYER_OF = {
     "DistArray": "arrays",
     "FFT2": "fft",
     "FFT3": "fft",
+    "FFTN": "fft",
     "Halo": "halo",
     "Protected": "protected",
     "Runtime": "runtime",

@@ -5,6 +5,7 @@ from .array_spec import ArraySpec
 from .bracket import Bracket
 from .fft2 import FFT2
 from .fft3 import FFT3
+from .fftn import FFTN
 from .functional import close_plans, fft2, fftn, ifft2, ifftn, irfft2, irfftn, rfft2, rfftn
 from .operators import SpectralOperators
 from .plan import Plan
@@ -19,6 +20,7 @@ __ua_domain__ = "numpy.scipy.fft"  # with `__ua_function__`: for scipy.fft.set_b
 __all__ = [
     "FFT2",
     "FFT3",
+    "FFTN",
     "ArrayLayout",
     "ArraySpec",
     "Balance",

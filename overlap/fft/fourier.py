@@ -1,4 +1,4 @@
-"""`FourierPlan`: what `FFT2` and `FFT3` have in common, which differ in how many axes they transform."""
+"""`FourierPlan`: what `FFT2`, `FFT3` and `FFTN` have in common, which differ in the axes that they transform."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .transform import Transform
 
 
 class FourierPlan(Plan):
-    """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid.
+    """Base of `FFT2`, `FFT3` and `FFTN`: a forward and a backward transform of all points of a grid.
 
     A subclass says which axes these are, checks the layout, chooses the process grid and knows the routes between real
     space and the spectrum.
@@ -98,6 +98,7 @@ class FourierPlan(Plan):
                 norm=norm,
                 tuning=path,
                 exchange=exchange,
+                **self._own_options(),
                 **asdict(arrays),
                 **asdict(requested),
             )
@@ -118,6 +119,7 @@ class FourierPlan(Plan):
                 restore=arrays.restore,
                 dealias=arrays.dealias,
                 exchange=exchange,
+                **{name: str(value) for name, value in self._own_options().items()},
             )
             self._layout = replace(arrays, weights=self._weights)
             self._grid = self._choose_grid()
@@ -159,6 +161,7 @@ class FourierPlan(Plan):
             settings=settings,
             tuning="",
             exchange=self.exchange,
+            **self._own_options(),
         )
 
     def _place(self) -> None:
@@ -174,11 +177,22 @@ class FourierPlan(Plan):
 
     def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
         """Return the array specs of real space and of the spectrum, for some batch axes, by default on its grid."""
-        lines = axes_of(self._axes, self._points, fine or self._fine, self._dtype)
+        lines = self._lines(fine or self._fine)
         return self._spec(batch, self._here, lines, False), self._spec(batch, self._there, lines, True)
 
+    def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
+        """Return the `Axis` of every transformed axis, on a grid of so many points."""
+        return axes_of(self._axes, self._points, fine, self._dtype)
+
+    def _lengths(self, lines: dict[int, Axis], spectral: bool) -> dict[int, int]:
+        """Return the length of every axis in an array of the spectrum, or of real space."""
+        return {
+            axis: lines[axis].length(spectral) if axis in lines else length
+            for axis, length in zip(self._axes, self._points)
+        }
+
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
-        lengths = {axis: line.length(spectral) for axis, line in lines.items()}
+        lengths = self._lengths(lines, spectral)
         where = layout.local_slice((1, *lengths.values()), self._coordinates)
         natural = not (spectral and self._transposed)
         order = self._axes if natural else self._axes[1:] + self._axes[:1]
@@ -207,10 +221,14 @@ class FourierPlan(Plan):
         )
 
     def _scale(self, forward: bool, fine: Sequence[int]) -> float:
-        points = float(np.prod(self._points, dtype=object))
+        points = float(np.prod([line.points for line in self._lines(fine).values()], dtype=object))
         if not forward:
             return points ** (self._power - 1.0)
-        return points**-self._power * points / float(np.prod(fine, dtype=object))
+        return (
+            points**-self._power
+            * points
+            / float(np.prod([line.fine for line in self._lines(fine).values()], dtype=object))
+        )
 
     def _staged_of(
         self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
@@ -220,7 +238,7 @@ class FourierPlan(Plan):
         Messages are of whole planes where `joined` is None. Else it tells whether small fields are transformed
         together, or one by one, as whoever takes each by itself needs them.
         """
-        axes = axes_of(self._axes, self._points, fine, self._dtype)
+        axes = self._lines(fine)
 
         def make(effort: str | None) -> StagedTransform:
             return self._kernel(
@@ -241,7 +259,7 @@ class FourierPlan(Plan):
 
     def _source(self, forward: bool, axes: dict[int, Axis], batch: int) -> SourceArray:
         """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
-        shape = batch, *(axis.length(not forward) for axis in axes.values())
+        shape = batch, *self._lengths(axes, not forward).values()
         return SourceArray(
             self._here if forward else self._there,
             shape,
@@ -381,6 +399,10 @@ class FourierPlan(Plan):
         )
 
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the arguments that only this kind of plan has."""
+        return {}
 
     def _grid_problem(self, layout: ArrayLayout) -> str | None:
         """Say what is wrong with a layout's process grid, or None."""

@@ -15,7 +15,7 @@ import overlap.fft
 from overlap.arrays import DistArray
 
 SETTINGS = {"wait": "off", "depth": 2, "chunk": 1, "in_flight": 1, "polls": 8, "effort": "estimate", "late": 0.0}
-SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6)}
+SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6), "FFTN": (4, 4, 6)}
 MODES = (2, 2, 3, 5)  # of a bracket
 AFTER_LOSSES = "makes a plan on the ranks that are left: see test_losses"
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
@@ -236,6 +236,7 @@ SUBJECTS = (
     ),
     plan_subject("FFT2"),
     plan_subject("FFT3"),
+    plan_subject("FFTN"),
     Subject(
         ("overlap.Bracket",),
         make=bracket,

@@ -24,6 +24,7 @@ from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.direction import Direction
 from ...fft.engine.fftw import complex_of
+from ...fft.engine.route import for_stages
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.field_transform import FieldTransform
@@ -36,7 +37,7 @@ from .libfft import FFT, MadeLater, Padding, Transforms
 from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
 from .request import EFFORTS, Axes, TransformRequest, check_supported, has_pipeline, understood
-from .route import dimensions_of, for_stages, route_of
+from .route import dimensions_of, route_of
 from .shared import SHARED, Shared
 from .transform import Transform
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ...arrays import Layout, Transpose
 from ...errors import InputError
+from ...fft.engine.route import Route
 from ...runtime import Runtime
 from .pencil import Subcomm
-
-Route = list[Any]
-"""Tuples of axes, a `Transpose` or None between two of them; see `arrays.stages`."""
 
 
 def dimensions_of(
@@ -68,24 +65,3 @@ def route_of(groups: Sequence[Sequence[int]], layout: Layout, padded: set[int]) 
                 route += [None, ()]
             route[-1] += (axis,)
     return route, layout
-
-
-def for_stages(route: Route, real: bool, forward: bool) -> Route:
-    """Return the route in one direction, so cut that a pipeline can run along some axis."""
-    if len(route) == 1:
-        *first, last = route[0]
-        if not first:
-            return [(last,), None, ()]
-        return [(last,), None, tuple(first[::-1])] if real and not forward else [tuple(first), None, (last,)]
-    if forward:
-        return route
-    route = [
-        step.reversed() if isinstance(step, Transpose) else step if step is None else step[::-1] for step in route[::-1]
-    ]
-    if isinstance(route[1], Transpose) and len(route[0]) > 1:
-        kept = tuple(axis for axis in route[0] if axis == route[1].split)
-        others = tuple(axis for axis in route[0] if axis not in kept)
-        if real:  # its axis comes last
-            return [others, None, kept, *route[1:]]
-        return [kept, route[1], (*route[2], *others), *route[3:]]
-    return route

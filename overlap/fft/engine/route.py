@@ -1,0 +1,31 @@
+"""Routes: the axes that a transform goes along, in order, and the exchanges in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arrays import Transpose
+
+Route = list[Any]
+"""Tuples of axes, a `Transpose` or None between two of them; see `arrays.stages`."""
+
+
+def for_stages(route: Route, real: bool, forward: bool) -> Route:
+    """Return the route in one direction, so cut that a pipeline can run along some axis."""
+    if len(route) == 1:
+        *first, last = route[0]
+        if not first:
+            return [(last,), None, ()]
+        return [(last,), None, tuple(first[::-1])] if real and not forward else [tuple(first), None, (last,)]
+    if forward:
+        return route
+    route = [
+        step.reversed() if isinstance(step, Transpose) else step if step is None else step[::-1] for step in route[::-1]
+    ]
+    if isinstance(route[1], Transpose) and len(route[0]) > 1:
+        kept = tuple(axis for axis in route[0] if axis == route[1].split)
+        others = tuple(axis for axis in route[0] if axis not in kept)
+        if real:  # its axis comes last
+            return [others, None, kept, *route[1:]]
+        return [kept, route[1], (*route[2], *others), *route[3:]]
+    return route

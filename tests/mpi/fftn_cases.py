@@ -1,0 +1,126 @@
+"""`FFTN` along any axes, against numpy on the global array."""
+
+import numpy as np
+import pytest
+
+import overlap
+from overlap import FFTN, InputError
+
+QUICK = {"effort": "estimate"}
+
+
+def whole_of(shape, dtype, seed=5):
+    """A global array, alike on all ranks."""
+    some = np.random.default_rng(seed).standard_normal((2, *shape))
+    return (some[0] + 1j * some[1] if np.dtype(dtype).kind == "c" else some[0]).astype(dtype)
+
+
+def modes_of(whole, axes, norm=None):
+    return (np.fft.rfftn if whole.dtype.kind == "f" else np.fft.fftn)(whole, axes=axes, norm=norm)
+
+
+def transformed(comm, shape, dtype="c16", axes=None, norm=None, wait="off", **options):
+    """A plan's transforms are numpy's; the backward one brings back what was given."""
+    whole = whole_of(shape, dtype)
+    with FFTN(comm, shape, dtype, axes=axes, norm=norm, settings=QUICK | {"wait": wait}, **options) as plan:
+        u = plan.real.empty()
+        u[...] = whole[plan.real.local_slice]
+        given = u.copy()
+        spectrum = plan.forward(u)
+        order = range(len(shape)) if axes is None else axes
+        right = modes_of(whole, order, norm)[plan.spectrum.local_slice]
+        eps = np.finfo(dtype).eps
+        bound = 20 * eps * max(1.0, abs(right).max(initial=0))
+        assert plan.spectrum.global_shape == modes_of(whole, order, norm).shape
+        np.testing.assert_allclose(np.asarray(spectrum), right, rtol=0, atol=bound)
+        back = plan.backward(spectrum)
+        np.testing.assert_allclose(np.asarray(back), np.asarray(given), rtol=0, atol=50 * eps)
+        assert (np.asarray(u) == np.asarray(given)).all()
+        return plan.real.axes, plan.spectrum.axes
+
+
+def dimensions(comm):
+    """One to six dimensions, subsets of axes in any order."""
+    transformed(comm, (4, 6), axes=(1,), dtype="f8")
+    transformed(comm, (4, 6), axes=(0,), dtype="f4")
+    transformed(comm, (5, 6, 7), axes=(2, 0), dtype="f8")
+    transformed(comm, (5, 6, 7), axes=(-2,), dtype="c8", split=1)
+    transformed(comm, (3, 4, 5, 6), axes=(3, 1, 0), norm="ortho", wait="poll")
+    transformed(comm, (3, 4, 2, 3, 5), axes=(4, 2, 0, 1, 3), dtype="f8", norm="forward", wait="block")
+    transformed(comm, (3, 2, 4, 2, 3, 2), axes=(0, 2, 3, 5), dtype="c16", wait="poll")
+    if comm.size == 1:
+        transformed(comm, (12,))
+        transformed(comm, (11,), dtype="f8")
+
+
+def splits(comm):
+    """Where the arrays are split, over one axis or two, with weights and restored."""
+    size = comm.size
+    spare = transformed(comm, (2 * size, 6, 5), axes=(1, 2))
+    assert spare == ((0,), (0,))  # nothing is exchanged
+    assert transformed(comm, (6, 2 * size, 5), axes=(0, 2), split=0) == ((0,), (2,) if size > 1 else (0,))
+    transformed(comm, (6, 7, 5), split=1, dtype="f8", layout={"restore": True}, wait="poll")
+    transformed(comm, (6, 7, 5), split=(1, 0), dtype="f8", layout={"grid": (size, 1)})
+    transformed(comm, (6, 7, 5, 4), split=(0, 1), axes=(0, 1, 3, 2), layout={"grid": (1, size)}, wait="poll")
+    transformed(comm, (6, 7, 5, 4), split=(3, 1), axes=(3, 0, 1), wait="poll")
+    transformed(comm, (9, 7, 5), layout={"weights": [1 + 2 * rank for rank in range(size)]}, wait="poll")
+    transformed(comm, (2, 3, 1), axes=(1, 0, 2))  # more ranks than indices
+
+
+def others(comm):
+    """Wavenumbers, derivatives, functions of real-space arrays, another runtime, several calls."""
+    shape, axes = (6, 3, 8), (2, 0)
+    whole = whole_of(shape, "c16")
+    with overlap.Runtime(comm) as rt, FFTN(rt, shape, axes=axes, settings=QUICK) as plan:
+        u = plan.real.empty()
+        u[...] = whole[plan.real.local_slice]
+        kx, kz = plan.wavenumbers()
+        found = plan.backward(kx * kz**2 * plan.forward(u))
+        modes = np.fft.fftn(whole, axes=axes)
+        modes *= np.fft.fftfreq(8, 1 / 8) * (np.fft.fftfreq(6, 1 / 6) ** 2)[:, None, None]
+        right = np.fft.ifftn(modes, axes=axes)
+        np.testing.assert_allclose(np.asarray(found), right[plan.real.local_slice], rtol=0, atol=1e-11)
+
+        @plan.pointwise
+        def product(a, b):
+            return a * b
+
+        found = product(plan.forward(u), plan.forward(u + 1))
+        right = np.fft.fftn(whole * (whole + 1), axes=axes)[plan.spectrum.local_slice]
+        np.testing.assert_allclose(np.asarray(found), right, rtol=0, atol=1e-11)
+        for _ in range(3):
+            plan.forward(u)
+        with overlap.Runtime(comm) as other, plan.on(other) as again:
+            assert again.describe().splitlines()[0] == plan.describe().splitlines()[0]
+            np.testing.assert_array_equal(np.asarray(again.forward(u)), np.asarray(plan.forward(u)))
+        with pytest.raises(InputError, match="expected a plan that transforms all axes"):
+            plan.operators()
+    with FFTN(comm, (4, 6, 8), "f8", settings=QUICK) as plan:
+        u = plan.real.from_function(lambda z, y, x: np.sin(x) * np.cos(2 * y) + 0 * z)
+        v = plan.backward(plan.operators().derivative(plan.forward(u), -2))
+        right = plan.real.from_function(lambda z, y, x: -2 * np.sin(x) * np.sin(2 * y) + 0 * z)
+        np.testing.assert_allclose(np.asarray(v), np.asarray(right), rtol=0, atol=1e-12)
+
+
+def refused(comm):
+    """What can't be made is one error on all ranks."""
+
+    def no(words, shape=(4, 6), dtype="c16", **options):
+        with pytest.raises(InputError, match=words):
+            FFTN(comm, shape, dtype, **options)
+
+    no("1 to 6 axes", shape=(2,) * 7)
+    no("expected axes from -2 to 1", axes=(0, 0))
+    no("expected axes from -2 to 1", axes=(2,))
+    no("expected axes from -2 to 1", axes=())
+    no("expected split to be one axis or two", split=(0, 1, 1))
+    no("expected split to be one axis or two", split=7)
+    no("expected grid to be 1 positive integers", layout={"grid": (comm.size, 1)})
+    no("order='natural'", layout={"order": "transposed"})
+    no("dealias=None", layout={"dealias": "3/2"})
+    if comm.size > 1:
+        no("of half the spectrum, to be whole", dtype="f8", split=1)
+        no("expected an axis that is not split", shape=(8,))
+        no("expected an axis that is not split", split=(0, 1), layout={"grid": (comm.size, 1)})
+    no("axes: expected the same on all ranks", axes=(0, 1) if comm.rank == 0 else (1, 0)) if comm.size > 1 else None
+    transformed(comm, (4, 6))
