@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays import Layout, Transpose
-from ..errors import InputError
 from .arguments import integers, shown
 from .array_layout import ArrayLayout, default_problem
 from .engine.axis import Axis
 from .engine.route import Route, for_stages
 from .fourier import FourierPlan
-from .function import Dealias
-from .operators import SpectralOperators
+from .function import Dealias, Function
 from .plan import PlanComm
 from .planning.settings import Settings
+from .transform import Transform
 
 MOST_AXES = 6
 _Axes = int | Sequence[int] | None
@@ -103,7 +101,9 @@ class FFTN(FourierPlan):
         self._wanted = _places(axes, count) if axes is not None else tuple(range(count))
         self._wanted_split = None if split is None else _places(split, count) or ()
         self._dtype_given = dtype
-        super().__init__(comm, shape, dtype, norm=norm, layout=layout, settings=settings, tuning=tuning, exchange=exchange)
+        super().__init__(
+            comm, shape, dtype, norm=norm, layout=layout, settings=settings, tuning=tuning, exchange=exchange
+        )
 
     def _own_options(self) -> dict[str, Any]:
         return {"axes": self._wanted, "split": self._wanted_split}
@@ -146,8 +146,8 @@ class FFTN(FourierPlan):
 
     def _choose_grid(self) -> tuple[int, ...]:
         self.split = self._chosen_split()
-        given = self._layout.grid
-        self.grid = tuple(given or MPI.Compute_dims(self.comm.size, len(self.split)))
+        even = (self.comm.size,) if len(self.split) == 1 else _squarest(self.comm.size)
+        self.grid: tuple[int, ...] = self._layout.grid or even
         return self.grid
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
@@ -189,17 +189,10 @@ class FFTN(FourierPlan):
             found.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
         return tuple(found)
 
-    def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = None) -> SpectralOperators:
-        """Make the operators of a plan that transforms all axes; see `FFT3.operators`.
-
-        Raises
-        ------
-        InputError
-            On all ranks: the plan transforms some axes only, or in another order; products with `dealias`.
-        """
-        if self._wanted != tuple(range(len(self._names))):
-            raise InputError(f"expected a plan that transforms all axes, in order, received one of axes {self._wanted}")
-        return super().operators(lengths, dealias)
+    def _operators_problem(self) -> str | None:
+        if self._wanted == tuple(range(len(self._names))):
+            return None
+        return f"expected a plan that transforms all axes, in order, received one of axes {self._wanted}"
 
     def pointwise(
         self,
@@ -207,6 +200,7 @@ class FFTN(FourierPlan):
         *,
         inputs: int | None = None,
         outputs: int = 1,
+        dealias: Dealias = None,
     ) -> Any:
         """Make a function of real-space arrays act on spectral arrays, as one pipeline.
 
@@ -221,13 +215,23 @@ class FFTN(FourierPlan):
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
+        dealias : {None, "3/2"} or tuple of int
+            Points of a finer grid, one number for each axis: along transformed axes the function sees the fields there,
+            and modes beyond the resolved ones are dropped from what it returns. ``"3/2"``: ceil(3 n / 2) points.
 
         Returns
         -------
         FieldPointwise
             A `Transform` of the spectral inputs.
         """
-        return self._act(function, (inputs, outputs, 0), None)
+        return self._act(function, (inputs, outputs, 0), dealias)
+
+    def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
+        wanted: Any = self._wanted
+        return super()._pointwise(
+            function,
+            tuple(length if axis in wanted else self._points[axis] for axis, length in enumerate(fine)),
+        )
 
 
 def _places(axes: Any, count: int) -> tuple[int, ...] | None:
@@ -237,6 +241,12 @@ def _places(axes: Any, count: int) -> tuple[int, ...] | None:
         return None
     found = tuple(axis % count for axis in given)
     return found if len(set(found)) == len(found) else None
+
+
+def _squarest(size: int) -> tuple[int, int]:
+    """Return the grid of so many ranks that is as square as possible."""
+    short = max(each for each in range(1, isqrt(size) + 1) if size % each == 0)
+    return size // short, short
 
 
 def _is_real(dtype: Any) -> bool:

@@ -377,7 +377,8 @@ class FourierPlan(Plan):
         self._check_in_use()
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
-            self.runtime.preflight(dealias_problem(self._points, dealias), lengths=box, dealias=dealias)
+            problem = self._operators_problem() or dealias_problem(self._points, dealias)
+            self.runtime.preflight(problem, lengths=box, dealias=dealias)
         points = float(np.prod(self._points, dtype=object))
         return SpectralOperators(self, self._points, points ** (2 * self._power - 2), box, dealias)
 
@@ -399,6 +400,10 @@ class FourierPlan(Plan):
         )
 
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
+
+    def _operators_problem(self) -> str | None:
+        """Say why the plan has no operators, or None."""
+        return None
 
     def _own_options(self) -> dict[str, Any]:
         """Return the arguments that only this kind of plan has."""

@@ -231,6 +231,7 @@ def path_of(lab: Lab) -> str:
 SUBJECTS = (
     constructor("FFT2", shape=(2, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
     constructor("FFT3", shape=(4, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
+    constructor("FFTN", shape=(4, 4, 4), dtype="f8", axes=(0, 2), split=0, norm="ortho", layout={}, exchange="f4"),
     constructor(
         "Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8), exchange="f4"
     ),
