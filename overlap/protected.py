@@ -347,7 +347,7 @@ class Protected(CollectiveContext):
         ]
         whole = np.empty(here.shape, dtype)
         with coordinator.exclusive.used("restoring a field"), coordinator.watchdog.watching("restoring a field"):
-            exchange_boxes(coordinator.comm, pieces, coming, whole, here)
+            exchange_boxes(coordinator.comm, pieces, coming, whole, here, whole.dtype)
         return placed_as(DistArray, whole, runtime.comm.source, here)
 
     # ---- the end -----------------------------------------------------------------------------

@@ -106,6 +106,7 @@ class DistArray(PlacedArray):
         axes: int | Sequence[int] | Placed,
         grid: Sequence[int] | None = None,
         weights: Sequence[Any] | None = None,
+        exchange: str | None = None,
     ) -> Self:
         """Split the same global array otherwise (collective); one exchange among all ranks.
 
@@ -117,6 +118,8 @@ class DistArray(PlacedArray):
             Ranks along each of `axes`, for more axes than one.
         weights : sequence of numbers, optional
             One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; equal by default.
+        exchange : {None, "f4"}
+            ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
 
         Returns
         -------
@@ -127,10 +130,11 @@ class DistArray(PlacedArray):
         ------
         InputError
             On all ranks, when arguments do not fit the array or the number of ranks, or differ between ranks; what it
-            shall be distributed like must be over the same ranks.
+            shall be distributed like must be over the same ranks. With ``exchange="f4"`` also when a finite number is
+            larger than 3.4e38.
         """
         with self._known("redistributing an array") as (comm, where):
-            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights)
+            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange)
         return placed_as(type(self), *found)
 
     # ---- reductions over all ranks: what numpy's own methods, `sum` and so on, give is of the local part ----------

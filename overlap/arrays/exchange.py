@@ -1,4 +1,4 @@
-"""Data types as MPI wants them."""
+"""How numbers travel: data types as MPI wants them, and doubles that are sent as singles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 from mpi4py.util import dtlib
+
+from ..errors import InputError, repr_of
+
+EXCHANGES = (None, "f4")
 
 
 def mpi_type(dtype: Any) -> Any:
@@ -18,3 +22,43 @@ def mpi_type(dtype: Any) -> Any:
 def _type_of(dtype: np.dtype) -> Any:
     # mpi4py makes a new datatype with every call, and MPI keeps it until it is freed.
     return dtlib.from_numpy_dtype(dtype)
+
+
+def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
+    """Say what is wrong with a way to exchange arrays of a dtype, or None."""
+    if not isinstance(exchange, str | None) or exchange not in EXCHANGES:
+        return f"expected exchange to be one of {EXCHANGES}, received {repr_of(exchange)}"
+    if exchange is not None and np.dtype(dtype) not in (np.float64, np.complex128):
+        return f"expected exchange='f4' for arrays of double precision, received {np.dtype(dtype)}"
+    return None
+
+
+def dtype_sent(dtype: Any, exchange: str | None) -> np.dtype:
+    """Return the type in which numbers of a dtype travel."""
+    given = np.dtype(dtype)
+    return given if exchange is None else np.dtype(f"{given.kind}{given.itemsize // 2}")
+
+
+def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
+    """Return an array's numbers as they travel.
+
+    Raises
+    ------
+    InputError
+        A finite number is too large.
+    """
+    with np.errstate(over="ignore"):
+        sent = array.astype(dtype_sent(array.dtype, exchange), copy=False)
+    if exchange is not None and any(
+        (np.isinf(part(sent)) & np.isfinite(part(array))).any() for part in (np.real, np.imag)
+    ):
+        raise too_large()
+    return sent
+
+
+def too_large() -> InputError:
+    """Make the error that a finite number is no finite single."""
+    return InputError(
+        f"expected numbers of at most {np.finfo(np.float32).max:.3g} in an exchange in single precision "
+        "(exchange='f4'), received a larger one"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import InputError, repr_of
 from ..masks import refuse_masks
 from .distribution import Distribution, Placed, overlapping, part_of, within
-from .exchange import mpi_type
+from .exchange import exchange_problem, mpi_type, rounded
 from .partition import length_of
 from .storage import collective_section
 from .topology import same_ranks
@@ -93,6 +93,7 @@ def redistribute(
     axes: int | Sequence[int] | Placed,
     grid: Sequence[int] | None,
     weights: Sequence[Any] | None,
+    exchange: str | None,
 ) -> tuple[np.ndarray, Any, Distribution]:
     """Split a global array otherwise (collective); see `DistArray.redistribute`.
 
@@ -105,6 +106,8 @@ def redistribute(
         Its place.
     """
     with collective_section(comm) as agreed:
+        if problem := exchange_problem(exchange, local.dtype):
+            raise InputError(problem)
         if isinstance(axes, Placed):
             there = _place_of(axes, comm, where)
             agreed.update(global_shape=where.global_shape, dtype=local.dtype.str)
@@ -117,12 +120,14 @@ def redistribute(
             agreed.update(
                 global_shape=where.global_shape, dtype=local.dtype.str, axes=chosen, grid=sizes, weights=uneven
             )
+        agreed.update(exchange=exchange)
         target = np.empty(there.shape, local.dtype)
+        sent_from = rounded(local, exchange if comm.size > 1 else None)
     everyone = comm.allgather((where.local_slice, there.local_slice))
     sent = [common(where.local_slice, [box]) for _, box in everyone]
     received = [common(there.local_slice, [box]) for box, _ in everyone]
-    pieces = [[local[within(box, where.local_slice)] for box in boxes] for boxes in sent]
-    exchange_boxes(comm, pieces, received, target, there)
+    pieces = [[sent_from[within(box, where.local_slice)] for box in boxes] for boxes in sent]
+    exchange_boxes(comm, pieces, received, target, there, sent_from.dtype)
     return target, comm, there
 
 
@@ -137,6 +142,7 @@ def exchange_boxes(
     boxes: Sequence[Sequence[Sequence[slice]]],
     target: np.ndarray,
     there: Distribution,
+    dtype: np.dtype[Any],
 ) -> None:
     """Exchange boxes of a global array (collective).
 
@@ -150,14 +156,16 @@ def exchange_boxes(
     target : ndarray
         The local part at the place `there`, which is filled.
     there : Distribution
+    dtype : dtype
+        Of the pieces.
     """
     flat = [piece.reshape(-1) for some in pieces for piece in some]
-    send = np.concatenate(flat) if flat else np.empty(0, target.dtype)
+    send = np.concatenate(flat) if flat else np.empty(0, dtype)
     counts = [[int(np.prod([length_of(part) for part in box])) for box in some] for some in boxes]
-    arrived = np.empty(sum(map(sum, counts)), target.dtype)
+    arrived = np.empty(sum(map(sum, counts)), dtype)
     comm.Alltoallv(
         [send.view(np.uint8), [sum(piece.nbytes for piece in some) for some in pieces]],
-        [arrived.view(np.uint8), [sum(some) * target.itemsize for some in counts]],
+        [arrived.view(np.uint8), [sum(some) * dtype.itemsize for some in counts]],
     )
     start = 0
     for box, count in zip(chain(*boxes), chain(*counts)):

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Layout
+from ..arrays.exchange import exchange_problem
 from ..errors import InputError
 from ..runtime import worker_index
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
@@ -41,7 +42,6 @@ from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
-from .engine.wire_format import exchange_problem
 from .plan import Plan, PlanComm
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem

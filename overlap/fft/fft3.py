@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import Transpose
+from ..arrays.exchange import dtype_sent
 from .array_layout import ArrayLayout, grid_problem
 from .engine.fftw import complex_of
-from .engine.wire_format import WireFormat
 from .fourier import FourierPlan
 from .planning.grids import near_grids
 from .planning.search import MEASURED
@@ -93,7 +93,7 @@ class FFT3(FourierPlan):
         requested = Settings(self._requested.wait, effort=self._requested.effort)
         key = self._shape, self._dtype, self._layout, requested.effort, self.exchange
         if key not in chosen:
-            grids = near_grids(self.runtime, self._shape, WireFormat(complex_of(self._dtype), self.exchange).dtype)
+            grids = near_grids(self.runtime, self._shape, dtype_sent(complex_of(self._dtype), self.exchange))
             seconds = [0.0]
             if len(grids) > 1 and 0 not in self._shape and requested.effort in MEASURED:
                 seconds.clear()

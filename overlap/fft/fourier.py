@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import Layout, coordinates, subcomms
+from ..arrays.exchange import exchange_problem
 from ..errors import ClosedError
 from ..runtime import Runtime
 from .arguments import (
@@ -31,7 +32,6 @@ from .engine.direction import Direction
 from .engine.fftw import complex_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
-from .engine.wire_format import exchange_problem
 from .field_pointwise import FieldPointwise
 from .field_transform import BatchTransform, FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points

@@ -9,8 +9,8 @@ from textwrap import fill
 from typing import Any, Protocol
 
 from .. import files
+from ..arrays.exchange import EXCHANGES
 from ..fft.arguments import ORDERS, dtype_problem
-from ..fft.engine.wire_format import EXCHANGES
 from . import launch, links
 
 HELP_WIDTH = 78

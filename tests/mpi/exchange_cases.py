@@ -262,3 +262,29 @@ def arguments(comm):
                 assert plan.forward.exchange_dtype == (np.complex64 if comm.size > 1 else complex)
                 if comm.size > 1 and plan.forward.settings == doubles.forward.settings:
                     assert 2 * plan.forward.nbytes_per_slice() == doubles.forward.nbytes_per_slice()
+
+
+def redistribution(comm):
+    """Arrays that are split otherwise by singles, on any shares; errors on all ranks."""
+    last = comm.rank == comm.size - 1
+    for dtype in ("f8", "c16"):
+        values = random(np.random.default_rng(6), (4, 7, 9), dtype)
+        values[0, 0, 0], values[1, 2, 3] = np.nan, -np.inf
+        with overlap.FFT2(comm, values.shape, dtype) as plan:
+            u = filled(plan.real, values)
+        found = u.redistribute(2, exchange="f4", weights=[1 + 3 * rank for rank in range(comm.size)])
+        single = values.astype("c8" if dtype == "c16" else "f4") if comm.size > 1 else values
+        assert found.dtype == u.dtype and np.array_equal(found, single[found.local_slice], equal_nan=True)
+        assert np.array_equal(u.redistribute(0), values[u.redistribute(0).local_slice], equal_nan=True)
+        for large in (1e39, -1e300):
+            wrong = u.copy()
+            if last:
+                wrong[(-1,) * 3] = large * (1j if dtype == "c16" else 1)
+            if comm.size > 1:
+                error = raised(overlap.InputError, wrong.redistribute, 0, exchange="f4")
+                assert f"rank {comm.size - 1}" in str(error) and "single precision" in str(error)
+                same_everywhere(comm, str(error))
+        for exchange in ("f8", "f4" if last and comm.size > 1 else "c8"):
+            same_everywhere(comm, str(raised(overlap.InputError, u.redistribute, 0, exchange=exchange)))
+    error = raised(overlap.InputError, u.real.astype("f4").redistribute, 0, exchange="f4")
+    assert "double precision" in str(error)

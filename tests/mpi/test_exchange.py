@@ -104,3 +104,8 @@ def test_arguments(ranks):
 def test_openmpi():
     run("transforms", 2, mpi="openmpi", kind="FFT2", shape=PLANES[1][0], dtype="f8")
     run("bracket", 2, mpi="openmpi")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_redistribution(ranks):
+    run("redistribution", ranks)

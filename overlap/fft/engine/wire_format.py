@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...errors import InputError, repr_of
+from ...arrays.exchange import dtype_sent, too_large
 from ...lowlevel.memory import address_of
 from .program import View
-
-EXCHANGES = (None, "f4")
 
 
 class WireFormat:
@@ -38,9 +35,8 @@ class WireFormat:
     """
 
     def __init__(self, dtype: DTypeLike, exchange: str | None = None) -> None:
-        given = np.dtype(dtype)
         self.rounds = exchange is not None
-        self.dtype = np.dtype(f"{given.kind}{given.itemsize // 2}") if self.rounds else given
+        self.dtype = dtype_sent(dtype, exchange)
         self._overflown = np.zeros(1, np.int64)
 
     def rounded(self, view: View) -> View:
@@ -56,16 +52,4 @@ class WireFormat:
         """
         if self._overflown[0]:
             self._overflown[0] = 0
-            raise InputError(
-                f"expected numbers of at most {np.finfo(np.float32).max:.3g} in an exchange in single precision "
-                "(exchange='f4'), received a larger one"
-            )
-
-
-def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
-    """Say what is wrong with a way to exchange arrays of a dtype, or None."""
-    if not isinstance(exchange, str | None) or exchange not in EXCHANGES:
-        return f"expected exchange to be one of {EXCHANGES}, received {repr_of(exchange)}"
-    if exchange is not None and np.dtype(dtype) not in (np.float64, np.complex128):
-        return f"expected exchange='f4' for arrays of double precision, received {np.dtype(dtype)}"
-    return None
+            raise too_large()

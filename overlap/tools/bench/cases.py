@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.exchange import exchange_problem
 from ...fft.arguments import ORDERS
-from ...fft.engine.wire_format import exchange_problem
 from .jobs import JOBS
 
 MODES = ("off", "block", "poll", "auto")
