@@ -157,7 +157,7 @@ def exchange_boxes(
         The local part at the place `there`, which is filled.
     there : Distribution
     dtype : dtype
-        Of the pieces.
+        The type of the pieces.
     """
     flat = [piece.reshape(-1) for some in pieces for piece in some]
     send = np.concatenate(flat) if flat else np.empty(0, dtype)
