@@ -1,12 +1,14 @@
 """FFTs as functions with `scipy.fft`'s names and arguments: plans are made when they are first needed, and kept.
 
-``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one. A forward transform takes arrays that are split along
-their first transformed axis; its result is split along the next one, and the inverse functions take it so. An array
-that is split in another way is refused (`DistArray.redistribute` mends that).
+``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one, along any axes, in any order. The array is split along
+one axis. If that axis is not transformed, nothing is exchanged and the result is split alike. Else the result is split
+along another axis: along the second one of the last two or three axes in order, and along the last one of others.
+The inverse functions take what the forward ones give. What can't be served from where the array is split is refused
+(`DistArray.redistribute` mends that).
 
 A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is
-split. The forward functions take it for the one they need. The inverse ones would be given rows for columns too
-easily: they want to be told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are
+split. The forward functions take it for the first transformed one. The inverse ones would be given rows for columns
+too easily: they want to be told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are
 collective.
 
 The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or
@@ -34,6 +36,8 @@ from .arguments import NORMS, choice_problem, integers, shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2
 from .fft3 import FFT3
+from .fftn import FFTN
+from .fourier import FourierPlan
 
 KEPT = 8  # plans per communicator
 
@@ -44,17 +48,20 @@ class _Plans:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
-        self._plans: OrderedDict[tuple, FFT2 | FFT3] = OrderedDict()
+        self._plans: OrderedDict[tuple, FourierPlan] = OrderedDict()
 
-    def find(
-        self, kind: type[FFT2] | type[FFT3], shape: tuple[int, ...], dtype: np.dtype, norm: str | None, workers: int
-    ) -> FFT2 | FFT3:
+    def find(self, request: _Request, shape: tuple[int, ...], dtype: np.dtype) -> FourierPlan:
         """Return the plan for a request, made now if it is not among those that are kept (collective)."""
-        key = kind, shape, dtype, norm, workers
+        norm, axes, split = request.norm, request.axes, request.split
+        key = len(shape), shape, dtype, norm, request.workers, axes, split
         if key not in self._plans:
-            runtime = self.runtime(workers)
-            layout: dict[str, Any] = {} if kind is FFT2 else {"layout": {"grid": (1, self._comm.size)}}
-            self._plans[key] = kind(runtime, shape, dtype, norm=norm, **layout)
+            runtime = self.runtime(request.workers)
+            if split is not None:
+                self._plans[key] = FFTN(runtime, shape, dtype, axes=axes, split=split, norm=norm)
+            elif len(axes) == 2:
+                self._plans[key] = FFT2(runtime, shape, dtype, norm=norm)
+            else:
+                self._plans[key] = FFT3(runtime, shape, dtype, norm=norm, layout={"grid": (1, self._comm.size)})
             if len(self._plans) > KEPT:
                 self._plans.popitem(last=False)[1].close()
         self._plans.move_to_end(key)
@@ -102,9 +109,18 @@ class _Kind:
     real: bool
     count: int | None  # of axes, by default
 
-    def axis_to_split(self, dimensions: int, count: int) -> int:
-        """Return the axis along which the function takes its argument split."""
-        return dimensions - count + (not self.forward)
+    def real_split(self, axes: tuple[int, ...], held: int) -> int | None:
+        """Return the axis that is split in real space, where the argument is split along `held`; None if there is none.
+
+        An axis that is not transformed stays split. Others change places in the exchange: see `FFTN`.
+        """
+        if held not in axes:
+            return held
+        if self.forward:
+            return None if self.real and held == axes[-1] else held
+        if held == axes[-1]:
+            return axes[0] if len(axes) > 1 else None
+        return axes[-1] if held == axes[-2] and not self.real else None
 
 
 @dataclass(frozen=True)
@@ -117,15 +133,20 @@ class _Request:
         Shape of the local part.
     where : Distribution or None
         How the array is distributed, if it knows that.
-    count : int
-        Axes that are transformed.
+    held : int
+        The axis along which `x` is split.
+    axes : tuple of int
+        Those that are transformed.
+    split : int or None
+        The axis along which an `FFTN` is split in real space; None: an `FFT2` or `FFT3` serves the request.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     where: Distribution | None
-    split: int
-    count: int
+    held: int
+    axes: tuple[int, ...]
+    split: int | None
     s: tuple[int, ...] | None
     norm: str | None
     workers: int
@@ -134,12 +155,13 @@ class _Request:
         """Return what must be the same on all ranks, by the arguments' names."""
         shape = list(self.shape) if self.where is None else list(self.where.global_shape)
         if self.where is None:
-            shape[self.split] = -1
+            shape[self.held] = -1
         return {
             "x": "an ndarray" if self.where is None else "a DistArray",
             "shape of x": shape,
             "dtype of x": self.dtype.str,
-            "axes": self.count,
+            "axes": self.axes,
+            "split": self.held,
             "s": self.s,
             "norm": self.norm,
             "workers": self.workers,
@@ -175,7 +197,7 @@ def _transform(
         shape, dtype = _real_space(kind, request, base)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
     # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
-    plan = plans.find(FFT2 if request.count == 2 else FFT3, shape, dtype, request.norm, request.workers)
+    plan = plans.find(request, shape, dtype)
     run: Any = plan.forward if kind.forward else plan.backward
     return run(given)
 
@@ -193,13 +215,12 @@ def _request(
     """Check the arguments of this rank."""
     dimensions = array.ndim
     chosen = integers(range(dimensions) if axes is None else axes)
-    count = 0 if chosen is None else len(chosen)
-    last = tuple(range(dimensions - count, dimensions))
-    if count not in (2, 3) or count > dimensions or chosen not in (last, tuple(axis - dimensions for axis in last)):
-        raise InputError(
-            f"expected axes to be the last two or the last three, in order, received axes={shown(axes)} for an array "
-            f"of {dimensions} axes"
-        )
+    if not chosen or any(not -dimensions <= axis < dimensions for axis in chosen):
+        raise InputError(f"expected axes from {-dimensions} to {dimensions - 1}, received axes={shown(axes)}")
+    chosen = tuple(axis % dimensions for axis in chosen)
+    count = len(chosen)
+    if len(set(chosen)) < count:
+        raise InputError(f"expected axes, each once, received axes={shown(axes)}")
     if problem := choice_problem(norm=(norm, NORMS)):
         raise InputError(problem)
     lengths = None if s is None else integers(s)
@@ -210,44 +231,59 @@ def _request(
     if kind.real and kind.forward and array.dtype.kind == "c":
         raise InputError(f"expected a real array, received {array.dtype}")
     where = array.distribution if isinstance(array, DistArray) else None
-    needed = kind.axis_to_split(dimensions, count)
-    if ranks > 1 and where is None and not kind.forward and split is None:
-        raise InputError(
-            "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
-            f"array: {kind.name} takes one split along axis {needed} of {dimensions}, split={needed}"
-        )
+    in_order = count in (2, 3) and chosen == tuple(range(dimensions - count, dimensions))
+    usual = chosen[1 if in_order and not kind.forward else 0]  # where the plans for the last axes have it split
+    held = usual
     if split is not None:
         try:
-            axis = range(dimensions)[index(split)]
+            held = range(dimensions)[index(split)]
         except (TypeError, IndexError):
             raise InputError(
                 f"expected split to be one of {dimensions} axes, or None, received {shown(split)}"
             ) from None
-        if ranks > 1 and axis != needed:
+    if ranks > 1 and where is not None:
+        if len(where.axes) != 1:
             raise InputError(
-                f"expected x to be split along axis {needed}, received split={split}: make it a DistArray, "
-                "and use DistArray.redistribute"
+                f"expected x to be split along one axis, received one split along {where.axes}: use "
+                "DistArray.redistribute"
+            )
+        if split is not None and held != where.axes[0]:
+            raise InputError(f"expected split to be None or {where.axes[0]}, as of x, received split={split}")
+        (held,) = where.axes
+    elif ranks > 1 and not kind.forward and split is None:
+        raise InputError(
+            "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
+            f"array: what {kind.name.removeprefix('i')} gives is split along axis {usual if in_order else chosen[-1]} "
+            f"of {dimensions}, split={usual if in_order else chosen[-1]}"
+        )
+    serving = None
+    if not in_order or (ranks > 1 and held != usual):
+        serving = kind.real_split(chosen, held) if ranks > 1 else chosen[0]
+        if serving is None:
+            raise InputError(
+                f"expected x to be split along another axis for {kind.name} along {chosen}, received one split along "
+                f"axis {held}: use DistArray.redistribute"
             )
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, Integral)):
         raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
     threads = 1 if workers is None else int(workers)
-    return _Request(array.shape, array.dtype, where, needed, count, lengths, norm, threads)
+    return _Request(array.shape, array.dtype, where, held, chosen, serving, lengths, norm, threads)
 
 
 def _real_space(kind: _Kind, request: _Request, runtime: Runtime) -> tuple[tuple[int, ...], np.dtype]:
     """Find shape and type in real space of the plan that is needed (collective)."""
-    shape = _global_shape(request, runtime)
-    length, count, s = shape[-1], request.count, request.s
+    lengths, s, last = list(_global_shape(request, runtime)), request.s, request.axes[-1]
     if kind.real and not kind.forward:
-        length = 2 * (length - 1) if s is None else s[-1]
-        if length // 2 + 1 != shape[-1]:
+        modes = lengths[last]
+        lengths[last] = 2 * (modes - 1) if s is None else s[-1]
+        if lengths[last] // 2 + 1 != modes:
             raise InputError(
-                f"expected an output of {2 * shape[-1] - 2} or {2 * shape[-1] - 1} points along the last "
+                f"expected an output of {2 * modes - 2} or {2 * modes - 1} points along the last "
                 f"axis, received s={s}: lengths are neither cut nor padded"
             )
-    shape = (*shape[:-1], length)
-    if s is not None and s != shape[-count:]:
-        raise InputError(f"expected s to be {shape[-count:]}, received {s}: lengths are neither cut nor padded")
+    shape = tuple(lengths)
+    if s is not None and s != (there := tuple(shape[axis] for axis in request.axes)):
+        raise InputError(f"expected s to be {there}, received {s}: lengths are neither cut nor padded")
     dtype = request.dtype.newbyteorder("=")
     if dtype.kind not in "fc":  # as scipy does
         dtype = np.dtype(float)
@@ -261,7 +297,7 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
     """Find the shape of the whole array (collective)."""
     if request.where is not None:
         return request.where.global_shape
-    shape, axis = request.shape, request.split
+    shape, axis = request.shape, request.held
     lengths = runtime.coordinator.allgather(shape[axis])
     total = sum(lengths)
     if lengths != [part.stop - part.start for part in block(total, runtime.coordinator.size)]:
@@ -304,7 +340,7 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
     s : sequence of int, optional
         Lengths of the transformed axes; only those that `x` has{_OUTPUT[kind.real and not kind.forward]}.
     axes : sequence of int, optional
-        The last two axes or the last three.
+        Any, each once, in any order.
     norm : {{"backward", "ortho", "forward"}}, optional
     overwrite_x : bool
         Without effect.
@@ -335,8 +371,8 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
 
 def _split_in_words(kind: _Kind) -> str:
     if kind.forward:
-        return "only the first transformed one, which is the default."
-    return "only the second transformed one; on several ranks it must be given."
+        return "by default the first transformed one."
+    return "on several ranks it must be given."
 
 
 fft2 = _function(_Kind("fft2", True, False, 2))

@@ -50,11 +50,20 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
             return NotImplemented
         if axes is None and s is not None:
             axes = range(-len(s), 0)
+        places = [range(x.ndim)[axis] for axis in (range(x.ndim) if axes is None else axes)]
+        if len(places) not in (2, 3) or places != list(range(x.ndim - len(places), x.ndim)):
+            return NotImplemented
         transform = getattr(functional, method.__name__)
         return np.asarray(
             transform(x, MPI.COMM_SELF, s=s, axes=axes, norm=given["norm"], workers=_workers(given["workers"]))
         )
-    except (OverlapError, TypeError, ValueError, RuntimeError):  # scipy has its own words for it, or can do it
+    except (
+        OverlapError,
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+    ):  # scipy has its own words for it, or can do it
         return NotImplemented
 
 
