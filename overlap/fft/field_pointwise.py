@@ -167,7 +167,7 @@ class FieldPointwise(Fields):
         stage, entry, first, task = step.stage, step.entry, step.first, step.task
         if task is None:
             yield wait_for_slices(first)
-            yield Call(partial(self._apply, entry))
+            yield Call(partial(self._apply, entry), "apply")
             yield take_turn()
         elif stage == "forth":
             yield from self._forth.steps(

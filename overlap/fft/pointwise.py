@@ -153,13 +153,13 @@ class Pointwise(Transform):
         compiled = self._compiled
         if compiled is not None and not self.planning:
             yield kernels.apply(slot, count, compiled.address, self._shared_view)
-            yield Call(lambda addresses: compiled.check())
+            yield Call(lambda addresses: compiled.check(), "check what was compiled")
             return
         for first in range(0, count, kernels.collective_section):
             planes = slice(first, min(first + kernels.collective_section, count))
             for block, rows in enumerate(kernels.rows):
                 yield kernels.to_real(slot, count, planes, block)
-                yield Call(partial(self._call_function, planes, rows, part.start + first))
+                yield Call(partial(self._call_function, planes, rows, part.start + first), "apply")
                 yield kernels.to_modes(slot, count, planes, block)
 
     def _call_function(self, planes: slice, rows: slice, first: int, addresses: Any) -> None:

@@ -62,6 +62,10 @@ class Call:
     """Call a Python function with the addresses of the call's arrays."""
 
     function: Callable[[array[int]], None]
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ AnyStep = Run | Split | Call | Exchange | WaitForSlices | TakeTurn
 def checked(wire: WireFormat) -> Iterator[Call]:
     """Raise, between packing and exchanging, that a number was too large to travel."""
     if wire.rounds:
-        yield Call(lambda addresses: wire.raise_overflow())
+        yield Call(lambda addresses: wire.raise_overflow(), "check what was rounded")
 
 
 def ended(tasks: range, first: int) -> WaitForSlices:
