@@ -5,6 +5,7 @@ from .choice import faster_cg
 from .incomplete import IC0
 from .krylov import bicgstab, cg, pipecg
 from .matrix import Matrix
+from .minimal_residual import gmres, minres
 from .multigrid import Multigrid
 from .polynomial import Chebyshev
 from .preconditioners import BlockJacobi, Jacobi, Preconditioner
@@ -25,5 +26,7 @@ __all__ = [
     "cg",
     "diffusion",
     "faster_cg",
+    "gmres",
+    "minres",
     "pipecg",
 ]

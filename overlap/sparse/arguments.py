@@ -48,3 +48,10 @@ def bound_problem(name: str, value: Any, least: float, above: bool = False) -> s
     if not (number > least if above else number >= least):
         return f"expected {name} to be a number {'>' if above else '>='} {least:g}, received {repr_of(value)}"
     return None
+
+
+def finite_problem(name: str, value: Any) -> str | None:
+    """Say what is wrong with a number that must be real and finite; None if nothing is."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
+        return f"expected {name} to be a finite number, received {repr_of(value)}"
+    return None

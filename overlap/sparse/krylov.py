@@ -297,7 +297,7 @@ def bicgstab(
             system.precondition(p, y)
             system.multiply(extended, v)
             (below,) = system.dots((shadow, v))
-            _check_finite(below, len(residuals))
+            check_finite(below, len(residuals))
             if below == 0:
                 return system.solution(x, residuals, _OMEGA_BREAKDOWN)
             alpha = rho / below
@@ -306,7 +306,7 @@ def bicgstab(
             system.precondition(s, y)
             system.multiply(extended, t)
             cross, square, rest = system.dots((t, s), (t, t), (s, s))
-            _check_finite(cross + square + rest, len(residuals))
+            check_finite(cross + square + rest, len(residuals))
             if np.sqrt(rest.real) <= limit or cross == 0 or square == 0:
                 residuals.append(float(np.sqrt(rest.real)))
                 system.call_back(x)
@@ -315,7 +315,7 @@ def bicgstab(
             x += omega * y
             np.subtract(s, omega * t, out=r)
             new, square = system.dots((shadow, r), (r, r))
-            _check_finite(new + square, len(residuals))
+            check_finite(new + square, len(residuals))
             residuals.append(float(np.sqrt(square.real)))
             system.call_back(x)
             p -= omega * v
@@ -372,7 +372,7 @@ def _check_preconditioned(square: float, product: float, limit: float, iteration
         )
 
 
-def _check_finite(number: complex, iteration: int) -> None:
+def check_finite(number: complex, iteration: int) -> None:
     """Refuse what is not finite."""
     if not np.isfinite(number):
         raise InputError(f"expected finite numbers, received {number:g} in iteration {iteration}")

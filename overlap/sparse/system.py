@@ -29,7 +29,7 @@ from .matrix import Matrix
 from .preconditioners import Jacobi, Preconditioner
 from .solution import Solution
 
-Callback = Callable[[np.ndarray], object]
+Callback = Callable[[Any], object]
 
 
 class System:
@@ -50,6 +50,10 @@ class System:
         As of `cg`.
     problem : str, optional
         What is wrong with the solver's other arguments on this rank.
+    shift : float
+        A real number that is subtracted from the diagonal of A.
+    **agreed
+        The solver's other arguments, which are to be the same on all ranks.
 
     Attributes
     ----------
@@ -63,6 +67,10 @@ class System:
         The norm of a residual at which x is a solution.
     stop : float
         The norm of a recursion's residual at which to stop, which is larger where `limit` cannot be reached.
+    size : int
+        The number of unknowns on all ranks.
+    preconditioned : bool
+        Some rank has given a preconditioner.
     most : int
         The most iterations.
     scale : ndarray or None
@@ -83,8 +91,10 @@ class System:
         maxiter: Any,
         callback: Callback | None,
         problem: str | None = None,
+        shift: Any = 0.0,
+        **agreed: Any,
     ) -> None:
-        self._name, self._M, self._callback = name, M, callback
+        self._name, self._M, self._callback, self._shift = name, M, callback, shift
         self._product = A
         self._matrix: Matrix | None = None
         self._watch = _Watch()
@@ -95,7 +105,8 @@ class System:
         self.coordinator = self._coordinator_for(A, comm)
         self._owned = not isinstance(A, Matrix)
         with self.coordinator.collective_section(f"solving with {name}", self._close):
-            b, x0 = self._checked(A, b, x0, M, rtol, atol, maxiter, callback, problem)
+            agreed |= {"rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
+            b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):
                 self._matrix = A.in_type(self.dtype)
@@ -109,9 +120,12 @@ class System:
             self.scale = None
             if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
                 self.scale = np.ones_like(self.b) if M is None else M.inverse
-            size, guesses = self.coordinator.sum(np.array([self.b.size, x0 is not None], np.int64))
+            given = [self.b.size, x0 is not None, M is not None]
+            size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
+            self.preconditioned = bool(preconditioners > 0)
             self._guessed = guesses > 0  # on some rank: all compute the residual
-            self.most = 10 * int(size) if maxiter is None else int(maxiter)
+            self.size = int(size)
+            self.most = 10 * self.size if maxiter is None else int(maxiter)
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -156,19 +170,17 @@ class System:
         b: Any,
         x0: Any,
         M: Any,
-        rtol: Any,
-        atol: Any,
-        maxiter: Any,
         callback: Any,
         problem: str | None,
+        agreed: dict[str, Any],
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Check what is given, on all ranks, and choose the common type; the vectors as arrays."""
         problem = (
             problem
             or mask_problem(b=b, x0=x0)
-            or bound_problem("rtol", rtol, 0)
-            or bound_problem("atol", atol, 0)
-            or whole_problem("maxiter", maxiter, 0, none=True)
+            or bound_problem("rtol", agreed["rtol"], 0)
+            or bound_problem("atol", agreed["atol"], 0)
+            or whole_problem("maxiter", agreed["maxiter"], 0, none=True)
         )
         for what, one in (("A", A), ("M", M)):
             if problem is None and not (one is None and what == "M") and not hasattr(type(one), "__matmul__"):
@@ -182,7 +194,7 @@ class System:
             if problem is None and x0.shape != b.shape:
                 problem = f"expected x0 to have shape {b.shape}, received shape {x0.shape}"
             problem = problem or self._vector_problem("x0", A, x0)
-        self.coordinator.check(self._name, problem, rtol=rtol, atol=atol, maxiter=maxiter)
+        self.coordinator.check(self._name, problem, **agreed)
         found = getattr(A, "dtype", None)
         if found is None:  # as scipy does
             found = np.asarray(A @ b.astype(common_type(b.dtype), copy=False)).dtype
@@ -253,17 +265,22 @@ class System:
         try:
             if self._matrix is None:
                 self._take("A @ x", self._product @ extended, out)
-                return
-            self._watch.begin()
-            if self._watch.apart:
-                self._matrix.halo.exchange(extended)
-                self._watch.exchanged()
-                self._matrix.compute(extended, out)
             else:
-                self._matrix.multiply(extended, out)
-            self._watch.end()
+                self._multiply_watched(self._matrix, extended, out)
+            if self._shift:
+                out -= self._shift * self.direction()[1]
         except BaseException as error:
             self._failed(error)
+
+    def _multiply_watched(self, matrix: Matrix, extended: np.ndarray, out: np.ndarray) -> None:
+        self._watch.begin()
+        if self._watch.apart:
+            matrix.halo.exchange(extended)
+            self._watch.exchanged()
+            matrix.compute(extended, out)
+        else:
+            matrix.multiply(extended, out)
+        self._watch.end()
 
     def precondition(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r."""
@@ -272,11 +289,11 @@ class System:
         except BaseException as error:
             self._failed(error)
 
-    def call_back(self, x: np.ndarray) -> None:
-        """Call the user's function, with x in the user's order."""
+    def call_back(self, x: np.ndarray | float) -> None:
+        """Call the user's function, with x in the user's order, or with a number."""
         if self._callback is not None:
             try:
-                self._callback(self.outward(x))
+                self._callback(self.outward(x) if isinstance(x, np.ndarray) else x)
             except BaseException as error:
                 self._failed(error)
 

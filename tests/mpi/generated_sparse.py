@@ -126,6 +126,9 @@ def scipys(lab: Lab) -> Any:
     return csr_array(own(lab, dense(lab)))
 
 
+SOLVERS = ("cg", "pipecg", "bicgstab", "gmres", "minres")
+
+
 def solver_call(name: str) -> Call:
     return Call(
         lambda lab, one: {
@@ -438,11 +441,11 @@ SUBJECTS = (
     ),
     *preconditioners(),
     Subject(
-        ("overlap.sparse.cg", "overlap.sparse.pipecg", "overlap.sparse.bicgstab", "overlap.sparse.faster_cg"),
+        tuple(f"overlap.sparse.{name}" for name in (*SOLVERS, "faster_cg")),
         make=matrix,
         close=lambda lab, one: one.free(),
-        functions={name: getattr(sparse, name) for name in ("cg", "pipecg", "bicgstab", "faster_cg")},
-        calls={name: solver_call(name) for name in ("cg", "pipecg", "bicgstab")}
+        functions={name: getattr(sparse, name) for name in (*SOLVERS, "faster_cg")},
+        calls={name: solver_call(name) for name in SOLVERS}
         | {
             "faster_cg": Call(
                 lambda lab, one: {"A": one, "b": vector(lab)},
@@ -455,8 +458,8 @@ SUBJECTS = (
     Subject(
         ("overlap.sparse.cg of an operator", "overlap.sparse.bicgstab of an operator"),
         make=lambda lab: None,
-        functions={name: getattr(sparse, name) for name in ("cg", "pipecg", "bicgstab")},
-        calls={name: operator_call() for name in ("cg", "pipecg", "bicgstab")},
+        functions={name: getattr(sparse, name) for name in SOLVERS},
+        calls={name: operator_call() for name in SOLVERS},
     ),
     Subject(
         ("overlap.sparse.Solution",),

@@ -24,6 +24,8 @@ from overlap.sparse import (
     bicgstab,
     cg,
     faster_cg,
+    gmres,
+    minres,
     pipecg,
 )
 
@@ -69,7 +71,7 @@ def one_rank(comm):
             raises_everywhere(comm, kind, text, call)
             np.testing.assert_array_equal(cg(A, b, rtol=1e-12).x, right)
 
-        for solver in (cg, partial(cg, single_reduction=True), pipecg, bicgstab):
+        for solver in (cg, partial(cg, single_reduction=True), pipecg, bicgstab, gmres, minres):
             # What is given is checked by all solvers alike.
             for text, options in (
                 ()
@@ -162,7 +164,7 @@ def interrupted(comm):
                 if comm.rank == 0 and len(count) == 2:
                     os.kill(os.getpid(), signal.SIGINT)
 
-            for solver in (cg, pipecg, bicgstab):
+            for solver in (cg, pipecg, bicgstab, partial(gmres, restart=1), minres):
                 count.clear()
                 try:
                     solver(A, b, rtol=0, callback=kill)
@@ -220,7 +222,7 @@ def freed(comm):
             A.to_scipy,
             lambda: A.astype("f4"),
             lambda: setattr(A, "workers", 2),
-            *(partial(solver, A, x) for solver in (cg, pipecg, bicgstab, faster_cg)),
+            *(partial(solver, A, x) for solver in (cg, pipecg, bicgstab, gmres, minres, faster_cg)),
             *(partial(make, A) for make in (Jacobi, BlockJacobi, IC0, Chebyshev, AdditiveSchwarz)),
             *(partial(M.__matmul__, x) for M in made[5:]),
             *(partial(M.apply, x, y) for M in made[5:]),
@@ -241,7 +243,7 @@ def truth(comm):
     neumann[0, 0] = neumann[59, 59] = 1
     chance = np.random.default_rng(0)
     b = chance.standard_normal(60)
-    solvers = (cg, partial(cg, single_reduction=True), pipecg, bicgstab)
+    solvers = (cg, partial(cg, single_reduction=True), pipecg, bicgstab, partial(gmres, restart=1), minres)
     with made(neumann) as A:
         for solver, shift in product(solvers, (1, 0.5, -2, 7)):  # rounding errors decide on the sign of p.Ap
             found = solver(A, b[here] + shift, rtol=1e-10, maxiter=120)
@@ -291,7 +293,7 @@ def types(comm):
     real, imag = chance.standard_normal((2, 60))
     vectors = {kind: real.astype(kind) for kind in ("f4", "f8", "f2", ">f8", "i4", "g")}
     vectors["c16"] = real + 1j * imag
-    solvers = (cg, partial(cg, single_reduction=True), pipecg, bicgstab)
+    solvers = (cg, partial(cg, single_reduction=True), pipecg, bicgstab, partial(gmres, restart=1), minres)
     for kind in ("f4", ">c16", "f2"):
         given = whole.data.astype(kind)
         rows, columns = whole.nonzero()

@@ -18,6 +18,11 @@ def test_solvers(ranks, seeds):
     jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(seeds))})
 
 
+@pytest.mark.parametrize("ranks", [1, 3, exhaustive(2)])
+def test_minimal_residuals(ranks):
+    jobs.run_job("minimal_residual_cases:gmres_as_scipys,minres_as_scipys,edges", ranks)
+
+
 @pytest.mark.parametrize(
     "ranks, more", [(1, ""), (2, ",interrupted"), *[exhaustive(ranks, ",interrupted,types") for ranks in (1, 2)]]
 )

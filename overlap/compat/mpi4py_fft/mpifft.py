@@ -83,6 +83,8 @@ class PFFT:
         Worker threads per rank.
     overwrite_input
         Without effect on pipelines.
+    comm_backend : {"MPI"}
+        As programs pass it that also run on the branch of mpi4py-fft for GPUs, which has others.
     wait : {"auto", "off", "block", "poll"}
         As of `overlap.FFT3`.
     deadline_s : float
@@ -151,6 +153,7 @@ class PFFT:
         planner_effort: str | None = None,
         threads: int = 1,
         overwrite_input: str | None = None,
+        comm_backend: str = "MPI",
         wait: str = "auto",
         deadline_s: float | None = DEADLINE_S,
         weights: Sequence[float] | None = None,
@@ -161,7 +164,7 @@ class PFFT:
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {repr_of(comm)}")
         request = problem = groups = None
         try:
-            check_supported(backend, transforms, planner_effort, wait, unknown)
+            check_supported(backend, comm_backend, transforms, planner_effort, wait, unknown)
             groups = transforms and sorted(transforms)
             request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
         except InputError as error:

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...errors import InputError
+from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
 from ...runtime.coordinator.arguments import WAITS
@@ -70,13 +70,20 @@ class TransformRequest:
 
 
 def check_supported(
-    backend: str, transforms: object, planner_effort: str | None, wait: str, unknown: Mapping[str, object]
+    backend: str,
+    comm_backend: str,
+    transforms: object,
+    planner_effort: str | None,
+    wait: str,
+    unknown: Mapping[str, object],
 ) -> None:
     """Refuse, by name, what mpi4py-fft has and this has not."""
     if unknown:
         raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
     if backend not in BACKENDS:
         raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
+    if comm_backend != "MPI":
+        raise InputError(f"expected comm_backend to be 'MPI', received {repr_of(comm_backend)}")
     if not isinstance(transforms, dict | None):
         raise InputError(
             f"expected transforms to be a dict of pairs of functions by axes or None, received {transforms!r}"
