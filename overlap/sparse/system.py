@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import InputError, RankError
+from ..errors import InputError, RankError, RankLost
 from ..interrupts import held_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
@@ -377,6 +377,8 @@ class System:
 
     def _failed(self, error: BaseException) -> None:
         """Note what has failed on this rank: all ranks learn of it at the next sum."""
+        if isinstance(error, RankLost):  # there is no next sum: nobody hears of this rank any more
+            raise error
         if self._error is None:
             self._error = error
 

@@ -121,7 +121,6 @@ class Coordinator:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         else:
             self.guard.add(self.comm)
-            self.guard.register(self)
         self.rank = self.comm.rank
         self.size = self.comm.size
         _count(1)
@@ -130,6 +129,8 @@ class Coordinator:
         self._member = departure.enter(self.rendezvous, watchdog.deadline_s)
         self._identity: tuple[str, int, int] | None = None
         self._numbers = array("q", (0, 0, 0))
+        if self.guard is not None:
+            self.guard.register(self)  # now that all is there that a loss ends
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -323,14 +324,29 @@ class Coordinator:
         except Exception as problem:
             error = problem
         self.synchronize(call, agreed, error=error)
+        return self._heard_of_all(call, lambda: collective(data))
+
+    def _heard_of_all(self, call: str, collective: Callable[[], T]) -> T:
+        """Make a collective of MPI, of which ranks that may be lost have all had their part when it ends."""
+        error: Exception | None = None
         with self.exclusive.used(call), self.watchdog.watching(call):
-            return collective(data)
+            if self.guard is None:
+                return collective()
+            try:
+                found = collective()
+            except MPI.Exception:
+                raise
+            except Exception as broken:  # what has come makes no sense
+                error = broken
+        # If a rank dies in it, Open MPI 5.0.11 may return success where nothing has come. The rank that is lost does
+        # not come to this header, so nobody takes such a result for good.
+        self.synchronize(f"the end of {call}", error=error)
+        return found
 
     def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
         self.synchronize(call, {"shape": values.shape, "dtype": values.dtype.str})
-        with self.exclusive.used(call), self.watchdog.watching(call):
-            self.comm.Allreduce(MPI.IN_PLACE, values, operation)
+        self._heard_of_all(call, lambda: self.comm.Allreduce(MPI.IN_PLACE, values, operation))
         kind: Any = type(value)
         found: Any = values if isinstance(value, np.ndarray) else kind(values[()])
         return found
