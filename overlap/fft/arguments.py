@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import repr_of as shown
+from .engine.kinds import KINDS, REAL_KINDS
 
 ORDERS = ("natural", "transposed")
 NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
@@ -51,6 +52,46 @@ def dtype_problem(dtype: Any) -> str | None:
     except Exception:  # a bad text can be a SyntaxError, among others
         known = False
     return None if known else (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {shown(dtype)}")
+
+
+def kinds_of(kinds: Any, dtype: Any, count: int) -> Any:
+    """Return the kinds of so many axes as a tuple, or what was given where that is no list of them; by default FFTs."""
+    if kinds is None:
+        return ("c2c",) * (count - 1) + ("r2c" if np.dtype(dtype).kind == "f" else "c2c",)
+    return tuple(kinds) if isinstance(kinds, list) else kinds
+
+
+def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str, ...]) -> str | None:
+    """Return what is wrong with kinds as of `kinds_of`, of a good shape and data type, or None.
+
+    Parameters
+    ----------
+    kinds
+    shape : sequence of int
+    dtype
+    axes : tuple of str
+        Names of the lengths of the transformed axes.
+    """
+    names, count = ", ".join(axes), len(axes)
+    known = isinstance(kinds, tuple) and len(kinds) == count and all(isinstance(one, str) for one in kinds)
+    if not known or not set(kinds) <= {*KINDS}:
+        return (
+            f"expected kinds to be None or {count} of {', '.join(KINDS)}, one for each of {names}, received "
+            f"{shown(kinds)}"
+        )
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c" and "r2c" in kinds:
+        return f"expected kinds without 'r2c', as {dtype} data are complex, received {kinds}"
+    waves = [kind for kind in kinds if kind not in REAL_KINDS]
+    if dtype.kind == "f" and waves and waves != ["c2c"] * (len(waves) - 1) + ["r2c"]:
+        return (
+            f"expected kinds of which the last of 'c2c' and 'r2c' is 'r2c', and no other is, as {dtype} data are real, "
+            f"received {kinds}"
+        )
+    for name, kind, length in zip(axes, kinds, shape[-count:]):
+        if kind == "dct1" and length < 2:
+            return f"expected {name} >= 2 for a 'dct1', received {name} = {length}"
+    return None
 
 
 def memory_problem(nbytes: int) -> str | None:

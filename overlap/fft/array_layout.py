@@ -72,11 +72,11 @@ def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
     return None
 
 
-def lying_problem(layout: ArrayLayout, points: tuple[int, ...]) -> str | None:
-    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` of so many points shall lie, or None."""
+def lying_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[str, ...]) -> str | None:
+    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` of these points and kinds shall lie, or None."""
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
-    return choice_problem(order=(layout.order, ORDERS)) or dealias_problem(points, layout.dealias)
+    return choice_problem(order=(layout.order, ORDERS)) or dealias_problem(points, layout.dealias, kinds)
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

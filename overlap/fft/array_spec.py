@@ -21,6 +21,7 @@ from ..arrays import (
 )
 from ..errors import InputError
 from .engine.fftw import empty
+from .engine.kinds import REAL_KINDS
 
 
 class ArraySpec:
@@ -42,6 +43,8 @@ class ArraySpec:
         Only C-contiguous arrays will do, as MPI reads and writes them where they are.
     spectral : bool
         The arrays are of the spectrum: their elements belong to modes and not to points.
+    kinds : tuple of str, optional
+        What is transformed along every axis that does not belong to the batch; periodic axes by default.
 
     Attributes
     ----------
@@ -75,12 +78,13 @@ class ArraySpec:
         natural: bool = True,
         contiguous: bool = False,
         spectral: bool = False,
+        kinds: Sequence[str] = (),
     ) -> None:
         self.comm = comm
         self.dtype = np.dtype(dtype)
         self.natural = natural
         self.contiguous = contiguous
-        self.spectral = spectral
+        self.spectral, self._kinds = spectral, kinds or ("c2c",) * len(shape)
         self.global_shape = (*batch, *shape)
         self.slices = int(np.prod(batch, dtype=int))
         where = [slice(0, length) for length in self.global_shape]
@@ -156,7 +160,9 @@ class ArraySpec:
     def grid(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
         """Compute the coordinates of this rank's points (local).
 
-        Along an axis of n points and length L these are ``L * j / n``, j = 0 ... n - 1.
+        Along a periodic axis of n points and length L these are ``L * j / n``, j = 0 ... n - 1. Along one with a cosine
+        or sine transform, L lies between the walls: ``L * (j + 1/2) / n`` for types 2 and 4, ``L * j / (n - 1)`` for
+        "dct1", ``L * (j + 1) / (n + 1)`` for "dst1", ``L * j / n`` for "dct3" and ``L * (j + 1) / n`` for "dst3".
 
         Parameters
         ----------
@@ -179,9 +185,12 @@ class ArraySpec:
         found = []
         for axis, length in enumerate(box_lengths(lengths, count), -count):
             points, part = self.global_shape[axis], self.local_slice[axis]
+            first = 0.0
+            if wall := REAL_KINDS.get(self._kinds[axis]):
+                points, first = points + wall.beyond, wall.first_point
             shape = [1] * count
             shape[axis] = -1
-            found.append((length / points * np.arange(part.start, part.stop)).reshape(shape))
+            found.append((length / points * (first + np.arange(part.start, part.stop))).reshape(shape))
         return tuple(found)
 
     def from_function(self, function: Callable[..., Any], lengths: float | Sequence[float] | None = None) -> DistArray:

@@ -10,9 +10,7 @@ import numpy as np
 from ..arrays import Transpose
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
-from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
-from .engine.fftw import complex_of
 from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
 from .field_transform import BatchTransform
 from .fourier import FourierPlan
@@ -45,7 +43,12 @@ class FFT2(FourierPlan):
         Data type in real space: ``complex64``/``complex128``, or ``float32``/``float64`` for
         transforms to half the spectrum, ``nx // 2 + 1`` columns.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`.
+        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+    kinds : sequence of str, optional
+        What is made along y and x: "c2c" (FFTs), "r2c" (FFTs to half the spectrum), or cosine and sine transforms,
+        "dct1" to "dct4" and "dst1" to "dst4". By default FFTs. Of real data the last axis with FFTs is "r2c" and any
+        other one "c2c"; without one the spectrum is real. Of complex data no axis is "r2c", and the others may be
+        anything.
     layout : ArrayLayout or dict, optional
         How the arrays lie: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
@@ -103,7 +106,7 @@ class FFT2(FourierPlan):
         """Tell whether messages are of whole planes: there are enough of them to hide one behind others, or they are
         small.
         """
-        nbytes = float(np.prod(self._fine)) * complex_of(self._dtype).itemsize / self.comm.size
+        nbytes = float(np.prod(self._fine)) * self._modes_dtype.itemsize / self.comm.size
         alone = self.comm.size == 1 and self.runtime.workers == 1
         few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
         return not (self._layout.restore and self.comm.size > 1) and (alone or not few)
@@ -115,7 +118,7 @@ class FFT2(FourierPlan):
             super()._choose(name, transform)
 
     def _title(self) -> str:
-        return f"FFT2 {self._shape} {self._dtype} {self._sharers()}{self._travelling()}"
+        return f"FFT2 {self._shape} {self._dtype}{self._in_kinds()} {self._sharers()}{self._travelling()}"
 
     def pointwise(
         self,
@@ -183,7 +186,7 @@ class FFT2(FourierPlan):
         back, forth = (
             self._staged_of(forward, fine, slices * count, None, True) for forward, count in zip((False, True), counts)
         )
-        axes = axes_of(self._axes, self._points, fine, self._dtype)
+        axes = self._lines(fine)
         size = BlockSize(
             COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES,
             whole,

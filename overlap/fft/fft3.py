@@ -9,7 +9,6 @@ from typing import Any
 from ..arrays import Transpose
 from ..arrays.exchange import dtype_sent
 from .array_layout import ArrayLayout, grid_problem
-from .engine.fftw import complex_of
 from .fourier import FourierPlan
 from .planning.grids import near_grids
 from .planning.search import MEASURED
@@ -38,7 +37,9 @@ class FFT3(FourierPlan):
         Data type in real space: ``complex64``/``complex128``, or ``float32``/``float64`` for
         transforms to half the spectrum, ``nx // 2 + 1`` modes along x.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`.
+        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+    kinds : sequence of str, optional
+        What is transformed along z, y and x, as for `FFT2`: ``("dct2", "c2c", "r2c")``.
     layout : ArrayLayout or dict, optional
         How the arrays lie: process grid, order of the spectrum's axes and how they are split, de-aliasing, weights of
         the ranks. If no grid is named, equation (7) of the volumetric FFT chooses it, from latency and bandwidth of
@@ -91,9 +92,9 @@ class FFT3(FourierPlan):
         """Return the grid that the model finds, or where it can't tell, a measurement."""
         chosen = self.runtime.cache.setdefault("grids", {})
         requested = Settings(self._requested.wait, effort=self._requested.effort)
-        key = self._shape, self._dtype, self._layout, requested.effort, self.exchange
+        key = self._shape, self._dtype, self._kinds, self._layout, requested.effort, self.exchange
         if key not in chosen:
-            grids = near_grids(self.runtime, self._shape, dtype_sent(complex_of(self._dtype), self.exchange))
+            grids = near_grids(self.runtime, self._shape, dtype_sent(self._modes_dtype, self.exchange))
             seconds = [0.0]
             if len(grids) > 1 and 0 not in self._shape and requested.effort in MEASURED:
                 seconds.clear()
@@ -104,6 +105,7 @@ class FFT3(FourierPlan):
                         self.runtime,
                         self._shape,
                         self._dtype,
+                        kinds=self._kinds,
                         settings=requested,
                         tuning="",
                         exchange=self.exchange,
@@ -115,11 +117,12 @@ class FFT3(FourierPlan):
         return chosen[key]
 
     def _route(self, forward: bool) -> list[Any]:
-        return _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore)
+        return _route(self.grid, "r2c" in self._kinds, forward, self._layout.restore)
 
     def _title(self) -> str:
         P, Q = self.grid
-        return f"FFT3 {self._shape} {self._dtype}, grid {P} x {Q}, {self._sharers()}{self._travelling()}"
+        of = f"{self._dtype}{self._in_kinds()}"
+        return f"FFT3 {self._shape} {of}, grid {P} x {Q}, {self._sharers()}{self._travelling()}"
 
     def pointwise(
         self,

@@ -152,8 +152,8 @@ class FFTN(FourierPlan):
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
         wanted: Any = self._wanted
-        real = wanted[-1] if self._dtype.kind == "f" else None
-        return {axis + 1: Axis(self._points[axis], fine[axis], axis == real) for axis in sorted(wanted)}
+        kinds = {wanted[-1]: "r2c"} if self._dtype.kind == "f" else {}
+        return {axis + 1: Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c")) for axis in sorted(wanted)}
 
     def _place(self) -> None:
         splits: list[int | None] = [None] * (len(self._names) + 1)
@@ -165,7 +165,8 @@ class FFTN(FourierPlan):
         self.real, self.spectrum = self._specs(())
 
     def _route(self, forward: bool) -> list[Any]:
-        return for_stages(self._way, self._dtype.kind == "f", forward)
+        wanted: Any = self._wanted
+        return for_stages(self._way, wanted[-1] + 1 if self._dtype.kind == "f" else None, forward)
 
     def _title(self) -> str:
         wanted: Any = self._wanted

@@ -68,15 +68,16 @@ class Fields(Transform):
 
     def nbytes_per_slice(self) -> int:
         """Bytes this rank sends per unit, on average."""
-        counts = sum(sum(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(1))
+        nbytes = sum(message.nbytes_sent for staged in self.staged_transforms() for message in staged.messages(1))
         units = sum(staged.units for staged in self.staged_transforms())
-        return -(-counts * self.exchange_dtype.itemsize // max(1, units))
+        return -(-nbytes // max(1, units))
 
     def message_nbytes(self, chunk: int) -> int:
         """Bytes of the largest piece that leaves this rank."""
-        return (
-            max(max(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(chunk))
-            * self.exchange_dtype.itemsize
+        return max(
+            max(message.counts_sent) * message.wire.dtype.itemsize
+            for staged in self.staged_transforms()
+            for message in staged.messages(chunk)
         )
 
     def slot_nbytes(self, chunk: int) -> int:

@@ -19,6 +19,8 @@ from .arguments import (
     choice_problem,
     dtype_problem,
     integers,
+    kinds_of,
+    kinds_problem,
     local_nbytes,
     memory_problem,
     path_problem,
@@ -27,9 +29,9 @@ from .arguments import (
 )
 from .array_layout import ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
-from .engine.axis import Axis, axes_of
+from .engine.axis import Axis, axes_of, modes_dtype
 from .engine.direction import Direction
-from .engine.fftw import complex_of
+from .engine.kinds import REAL_KINDS, period_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
 from .field_pointwise import FieldPointwise
@@ -54,6 +56,7 @@ class FourierPlan(Plan):
     backward: Transform
     _names: tuple[str, ...]  # of the lengths of the axes
     _memory: PlanCache
+    _kinds: tuple[str, ...]
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class FourierPlan(Plan):
         dtype: DTypeLike = complex,
         *,
         norm: str | None = None,
+        kinds: Sequence[str] | None = None,
         layout: ArrayLayout | dict[str, Any] | None = None,
         settings: Settings | dict[str, Any] | None = None,
         tuning: str | os.PathLike[str] | None = None,
@@ -72,15 +76,15 @@ class FourierPlan(Plan):
             arrays, requested, path, problem = self._options(layout, settings, tuning)
             lengths: Any = integers(shape)
             count = len(self._names)
+            problem = self._check_ranks() or shape_problem(shape, self._names) or dtype_problem(dtype) or problem
+            chosen: Any = kinds if problem else kinds_of(kinds, dtype, count)
             problem = (
-                self._check_ranks()
-                or shape_problem(shape, self._names)
-                or dtype_problem(dtype)
-                or problem
+                problem
+                or kinds_problem(chosen, lengths, dtype, self._names)
                 or choice_problem(norm=(norm, NORMS))
                 or exchange_problem(exchange, dtype)
                 or self._grid_problem(arrays)
-                or lying_problem(arrays, lengths[-count:])
+                or lying_problem(arrays, lengths[-count:], chosen)
                 or settings_problem(requested)
                 or path_problem(path)
                 or memory_problem(
@@ -96,6 +100,7 @@ class FourierPlan(Plan):
                 shape=lengths,
                 dtype=shown(dtype),
                 norm=norm,
+                kinds=shown(chosen),
                 tuning=path,
                 exchange=exchange,
                 **self._own_options(),
@@ -104,7 +109,7 @@ class FourierPlan(Plan):
             )
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
-            self._norm, self.exchange = norm, exchange
+            self._norm, self._kinds, self.exchange = norm, chosen, exchange
             self._batch, self._points = self._shape[:-count], self._shape[-count:]
             self._fine = fine_points(self._points, arrays.dealias)
             self._transposed, self._requested = arrays.order == "transposed", requested
@@ -120,14 +125,15 @@ class FourierPlan(Plan):
                 dealias=arrays.dealias,
                 exchange=exchange,
                 **{name: str(value) for name, value in self._own_options().items()},
+                **({"kinds": list(chosen)} if self._walls else {}),
             )
             self._layout = replace(arrays, weights=self._weights)
             self._grid = self._choose_grid()
             self._coordinates = coordinates(self.comm.rank, self._grid)
             self._comms = subcomms(self.runtime, self._grid)
             self._place()
-            chosen = {"grid": list(self._grid), "requested": str(requested.given())}
-            self._memory = PlanCache(self.runtime, plan | chosen, self._dtype)
+            plan |= {"grid": list(self._grid), "requested": str(requested.given())}
+            self._memory = PlanCache(self.runtime, plan, self._dtype)
             makers: dict[str, Callable[[Any], Transform]] = {
                 "forward": lambda plan: plan._transform(True),
                 "backward": lambda plan: plan._transform(False),
@@ -157,12 +163,26 @@ class FourierPlan(Plan):
             self._shape,
             self._dtype,
             norm=self._norm,
+            kinds=self._kinds,
             layout=layout,
             settings=settings,
             tuning="",
             exchange=self.exchange,
             **self._own_options(),
         )
+
+    @property
+    def _walls(self) -> list[str]:
+        """Names of the lengths of axes with a cosine or sine transform."""
+        return [name for name, kind in zip(self._names, self._kinds) if kind in REAL_KINDS]
+
+    def _in_kinds(self) -> str:
+        """Return the kinds as text, where one is not a Fourier transform."""
+        return f" ({' x '.join(self._kinds)})" if self._walls else ""
+
+    @property
+    def _modes_dtype(self) -> np.dtype:
+        return modes_dtype(self._dtype, self._lines(self._points))
 
     def _place(self) -> None:
         # A grid of one dimension splits an axis of one rank, too.
@@ -182,7 +202,7 @@ class FourierPlan(Plan):
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
         """Return the `Axis` of every transformed axis, on a grid of so many points."""
-        return axes_of(self._axes, self._points, fine, self._dtype)
+        return axes_of(self._axes, self._points, fine, self._kinds, self._norm)
 
     def _lengths(self, lines: dict[int, Axis], spectral: bool) -> dict[int, int]:
         """Return the length of every axis in an array of the spectrum, or of real space."""
@@ -201,9 +221,10 @@ class FourierPlan(Plan):
             batch,
             [lengths[axis] for axis in order],
             {place - len(order): where[axis] for place, axis in enumerate(order) if layout.splits[axis] is not None},
-            complex_of(self._dtype) if spectral else self._dtype,
+            self._modes_dtype if spectral else self._dtype,
             natural=natural,
             spectral=spectral,
+            kinds=self._kinds,
         )
 
     def _transform(self, forward: bool) -> FieldTransform:
@@ -221,14 +242,10 @@ class FourierPlan(Plan):
         )
 
     def _scale(self, forward: bool, fine: Sequence[int]) -> float:
-        points = float(np.prod([line.points for line in self._lines(fine).values()], dtype=object))
-        if not forward:
-            return points ** (self._power - 1.0)
-        return (
-            points**-self._power
-            * points
-            / float(np.prod([line.fine for line in self._lines(fine).values()], dtype=object))
-        )
+        lines = self._lines(fine).values()
+        resolved = float(np.prod([period_of(line.kind, line.points) for line in lines], dtype=object))
+        there = float(np.prod([period_of(line.kind, line.fine) for line in lines], dtype=object))
+        return resolved**-self._power * resolved / there if forward else resolved ** (self._power - 1.0)
 
     def _staged_of(
         self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
@@ -264,7 +281,7 @@ class FourierPlan(Plan):
             self._here if forward else self._there,
             shape,
             self._coordinates,
-            self._dtype if forward else complex_of(self._dtype),
+            self._dtype if forward else self._modes_dtype,
         )
 
     def _add(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
@@ -286,7 +303,7 @@ class FourierPlan(Plan):
         if function is None:
             return lambda function: self._act(function, counts, dealias, *options, problem=problem, **agreed)
         with self._adding("making a function of real-space fields"):
-            acting = Function(function, *counts, dealias, self._points)
+            acting = Function(function, *counts, dealias, self._points, self._kinds)
             self.runtime.preflight(
                 acting.problem
                 or problem
@@ -326,7 +343,11 @@ class FourierPlan(Plan):
         )
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Mode numbers of this rank's part of the spectrum.
+        """Mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.
+
+        Along an axis with a cosine or sine transform these are whole numbers of half waves between the walls, such as
+        0, 1/2, 1, ..., or odd numbers of quarter waves. So ``2 * pi / length`` times the mode number is the
+        wavenumber along every axis.
 
         Returns
         -------
@@ -334,9 +355,7 @@ class FourierPlan(Plan):
             Shapes that broadcast to a local plane or field of the spectrum, in its order.
         """
         self._check_in_use()
-        *others, nx = self._points
-        modes = [np.fft.fftfreq(n, 1 / n) for n in others]
-        modes.append(np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx))
+        modes = [mode_numbers(kind, n) for kind, n in zip(self._kinds, self._points)]
         found = []
         for number, mode in enumerate(modes):
             place = (number - self._transposed) % len(modes) - len(modes)
@@ -346,7 +365,9 @@ class FourierPlan(Plan):
         return tuple(found)
 
     def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "3/2") -> SpectralOperators:
-        """Make derivatives, energies and products of fields of the plan's spectrum in a periodic box (collective).
+        """Make derivatives, energies and products of fields of the plan's spectrum in a box (collective).
+
+        The box is periodic, or has walls at both ends of the axes with a cosine or sine transform.
 
         Parameters
         ----------
@@ -362,7 +383,8 @@ class FourierPlan(Plan):
         Raises
         ------
         InputError
-            On all ranks: an argument is bad, or differs between ranks.
+            On all ranks: an argument is bad, or differs between ranks; or the plan has a "dct1", "dct3" or "dst3" with
+            ``norm="ortho"``, which scales values at the walls.
 
         Examples
         --------
@@ -377,10 +399,16 @@ class FourierPlan(Plan):
         self._check_in_use()
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
-            problem = self._operators_problem() or dealias_problem(self._points, dealias)
+            problem = self._operators_problem() or dealias_problem(self._points, dealias, self._kinds)
+            scaled = [kind for kind in self._kinds if kind in REAL_KINDS and REAL_KINDS[kind].before]
+            if scaled and self._norm == "ortho":
+                problem = (
+                    f"expected norm='backward' or 'forward' for operators, as an orthogonal {scaled[0]!r} scales "
+                    "values at walls, so that its modes are no series of the field, received a plan with norm='ortho'"
+                )
             self.runtime.preflight(problem, lengths=box, dealias=dealias)
         points = float(np.prod(self._points, dtype=object))
-        return SpectralOperators(self, self._points, points ** (2 * self._power - 2), box, dealias)
+        return SpectralOperators(self, self._points, self._kinds, points ** (2 * self._power - 2), box, dealias)
 
     def _shapes(self) -> tuple[Any, ...]:
         count = len(self._names)
@@ -424,6 +452,13 @@ class FourierPlan(Plan):
     def _by_plane(self, planes: int) -> bool:
         """Tell whether messages are of whole planes."""
         return False
+
+
+def mode_numbers(kind: str, points: int) -> np.ndarray:
+    """Return the waves that lie in the box, for every mode of an axis of so many points."""
+    if kind in REAL_KINDS:
+        return (REAL_KINDS[kind].first_mode + np.arange(points)) / 2
+    return (np.fft.rfftfreq if kind == "r2c" else np.fft.fftfreq)(points, 1 / points)
 
 
 class _Closed:

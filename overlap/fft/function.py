@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import integers
+from .engine.kinds import REAL_KINDS
 
 SPECIAL = ("out", "index", "rows")  # parameters that are no fields
 
@@ -26,13 +27,19 @@ def fine_points(points: Sequence[int], dealias: Dealias) -> tuple[int, ...]:
     return tuple(map(operator.index, dealias))
 
 
-def dealias_problem(points: Sequence[int], dealias: Dealias) -> str | None:
-    """Say what is wrong with `dealias`, or None."""
-    if dealias is None or (isinstance(dealias, str) and dealias == "3/2"):
+def dealias_problem(points: Sequence[int], dealias: Dealias, kinds: Sequence[str] = ()) -> str | None:
+    """Say what is wrong with `dealias` of a plan with so many points and these kinds of transforms, or None."""
+    if dealias is None:
         return None
-    fine = None if isinstance(dealias, str) else integers(dealias)
+    three_halves = isinstance(dealias, str) and dealias == "3/2"
+    fine = fine_points(points, dealias) if three_halves else None if isinstance(dealias, str) else integers(dealias)
     if fine is None or len(fine) != len(points) or any(m < n for m, n in zip(fine, points)):
         return f"expected dealias to be None, '3/2' or at least {tuple(points)} points, received {dealias!r}"
+    if walls := [kind for kind, n, m in zip(kinds, points, fine) if kind in REAL_KINDS and n != m]:
+        return (
+            f"expected dealias to be None, or points that are the plan's (it has {tuple(points)}) along axes of "
+            f"{' and '.join(map(repr, walls))}, which have no finer grid, received {dealias!r}"
+        )
     return None
 
 
@@ -51,6 +58,8 @@ class Function:
         As of `FFT2.pointwise`.
     points : tuple of int
         Points of the resolved grid in real space.
+    kinds : sequence of str
+        What is transformed along these axes.
 
     Attributes
     ----------
@@ -69,6 +78,7 @@ class Function:
         shared: int,
         dealias: Dealias,
         points: Sequence[int],
+        kinds: Sequence[str] = (),
     ) -> None:
         parameters = inspect.signature(function).parameters
         if inputs is None:
@@ -78,7 +88,7 @@ class Function:
         counts = integers((inputs, outputs, shared))
         if counts is not None:
             inputs, outputs, shared = counts
-        self.problem = dealias_problem(points, dealias)
+        self.problem = dealias_problem(points, dealias, kinds)
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.problem is None and (counts is None or not 0 <= shared < inputs or outputs < 1):
             self.problem = (

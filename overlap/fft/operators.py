@@ -10,12 +10,13 @@ import numpy as np
 
 from ..arrays import DistArray
 from ..errors import InputError
+from .engine.kinds import REAL_KINDS
 
 MOST_ORDER = 64  # of a derivative
 
 
 class SpectralOperators:
-    """Differentiate, multiply and measure spectral fields of an `FFT2` or `FFT3` in a periodic box.
+    """Differentiate, multiply and measure spectral fields of an `FFT2` or `FFT3` in a box.
 
     Made by the plan's `operators`. All arrays are of the plan's spectrum, batch axes included. Vectors are sequences of
     one such array per transformed axis, in the order of the axes: (y, x) or (z, y, x).
@@ -23,11 +24,18 @@ class SpectralOperators:
     Derivatives multiply a mode by i k, with k = 2 pi m / L for mode number m and length L. The Nyquist mode of an even
     number of points has no odd derivative that belongs to a real field: it becomes 0. Even orders keep it.
 
+    Along an axis with a cosine or sine transform, L is the distance of the walls and k = pi j / L for j half waves.
+    There is `laplacian`, `inverse_laplacian` and every even derivative. An odd one turns cosines into sines, which
+    the plan has not: along such an axis it raises `InputError`, and so do `gradient`, `divergence` and `curl`. So do
+    the energies, whose weights of modes depend on the transform.
+
     Parameters
     ----------
     plan : FFT2 or FFT3
     points : tuple of int
         Points along the transformed axes whose modes are resolved.
+    kinds : tuple of str
+        What is transformed along these axes.
     mean_square : float
         What the sum of all squared moduli of a spectrum is multiplied with to be the mean square in real space.
     lengths : tuple of float
@@ -53,12 +61,14 @@ class SpectralOperators:
         self,
         plan: Any,
         points: tuple[int, ...],
+        kinds: tuple[str, ...],
         mean_square: float,
         lengths: tuple[float, ...],
         dealias: Any,
     ) -> None:
         self.lengths = lengths
         self._plan, self._points, self._mean_square, self._dealias = plan, points, mean_square, dealias
+        self._kinds = kinds
         self._multiplied: Any = None  # planned by the first product
         self._of_spectrum: object = None  # that the wavenumbers were made for: a plan's shares may change
 
@@ -85,16 +95,23 @@ class SpectralOperators:
         Raises
         ------
         InputError
-            On this rank: `axis` or `order` is out of its range.
+            On this rank: `axis` or `order` is out of its range, or `order` is odd along an axis with a cosine or sine
+            transform.
         """
         count = len(self.lengths)
         if not isinstance(axis, (int, np.integer)) or not -count <= axis < 0:
             raise InputError(f"expected axis to be one of {', '.join(map(str, range(-count, 0)))}, received {axis!r}")
         if not isinstance(order, (int, np.integer)) or not 1 <= order <= MOST_ORDER:
             raise InputError(f"expected order to be an integer from 1 to {MOST_ORDER}, received {order!r:.80}")
+        if order % 2 and self._kinds[axis] in REAL_KINDS:
+            raise InputError(
+                f"expected an even order along axis {axis}, as odd derivatives of a {self._kinds[axis]!r} are not of "
+                f"its series, received {order}"
+            )
         self._update()
-        k = (self._k if order % 2 == 0 else self._odd_k)[axis]
-        return self._times((1j * k) ** int(order), field)
+        if order % 2 == 0:
+            return self._times((-1.0) ** (order // 2) * self._k[axis] ** int(order), field)
+        return self._times(1j * (-1.0) ** (order // 2) * self._odd_k[axis] ** int(order), field)
 
     def gradient(self, field: DistArray) -> tuple[DistArray, ...]:
         """Differentiate along every transformed axis (local): a vector.
@@ -214,7 +231,7 @@ class SpectralOperators:
         Raises
         ------
         InputError
-            On all ranks: something is no array of the spectrum.
+            On all ranks: something is no array of the spectrum, or the plan has cosine or sine transforms.
         """
         _, energies = self._energies(fields)
         count = len(self.lengths)
@@ -282,6 +299,8 @@ class SpectralOperators:
         self._update()
         spectrum = self._plan.spectrum
         with self._plan.runtime.collective_section("an energy"):
+            if {*REAL_KINDS} & {*self._kinds}:
+                raise InputError(f"expected a plan of Fourier transforms for energies, received one of {self._kinds}")
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)

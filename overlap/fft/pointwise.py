@@ -155,8 +155,8 @@ class Pointwise(Transform):
             yield kernels.apply(slot, count, compiled.address, self._shared_view)
             yield Call(lambda addresses: compiled.check(), "check what was compiled")
             return
-        for first in range(0, count, kernels.collective_section):
-            planes = slice(first, min(first + kernels.collective_section, count))
+        for first in range(0, count, kernels.together):
+            planes = slice(first, min(first + kernels.together, count))
             for block, rows in enumerate(kernels.rows):
                 yield kernels.to_real(slot, count, planes, block)
                 yield Call(partial(self._call_function, planes, rows, part.start + first), "apply")

@@ -134,10 +134,13 @@ def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 
 
 def add_layout(parser: argparse._ActionsContainer) -> None:
-    """Add ``--order`` and ``--grid``."""
+    """Add ``--order``, ``--grid`` and ``--kinds``."""
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
     parser.add_argument(
         "--grid", nargs=2, type=count, metavar=("P", "Q"), help="of the ranks, for fft3; default: chosen by the plan"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", metavar="KIND", help="of transforms along y and x, or z, y and x, such as dct2 c2c r2c"
     )
 
 

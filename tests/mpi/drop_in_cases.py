@@ -152,6 +152,7 @@ def cosines_and_sines(comm):
         cosines = part("dctn", one), part("idctn", one)
         sines = part("dstn", other), part("idstn", other)
         plan = PFFT(comm, shape, axes=((0,), (1,), (2, 3)), grid=(-1,), transforms={(2, 3): cosines, (1,): sines})
+        assert "serial" not in plan.describe()
         truth = fft.dctn(whole, axes=(2, 3), type=one)
         lengths = [2 * (n - 1 if one == 1 else n) for n in shape[2:]] + [2 * (shape[1] + (other == 1)), shape[0]]
         truth = np.fft.rfft(fft.dst(truth, axis=1, type=other), axis=0)
@@ -167,6 +168,35 @@ def cosines_and_sines(comm):
         assert_close(comm, plan.backward(), local, 1e-12)
         assert len(plan.xfftn) == len(plan.axes) == len(plan.transfer) + 1
         plan.destroy()
+    types = {"d2": (fftw.dctn, fftw.idctn), "s1": (part("dstn", 1), part("idstn", 1))}
+    whole = whole[0]
+    for groups, kinds in (
+        (((2,), (0,), (1,)), {1: "d2"}),  # real until 0 is transformed
+        (((1,), (2,), (0,)), {0: "s1", 2: "d2"}),
+        (((0,), (1, 2)), {0: "d2", 1: "s1", 2: "s1"}),  # real to the end
+    ):
+        transforms = {group: types[kinds[group[0]]] for group in groups if group[0] in kinds}
+        plan, truth, factor = PFFT(comm, whole.shape, axes=groups, transforms=transforms), whole, 1
+        assert "serial" not in plan.describe()
+        for axis in [axis for group in reversed(groups) for axis in reversed(group)]:
+            length = whole.shape[axis]
+            if kind := kinds.get(axis):
+                truth = (fft.dct if kind == "d2" else fft.dst)(truth, axis=axis, type=int(kind[1]))
+                factor *= 2 * (length + (kind == "s1"))
+            else:
+                truth = (np.fft.fft if np.iscomplexobj(truth) else np.fft.rfft)(truth, axis=axis)
+                factor *= length
+        assert plan.dtype(True) == truth.dtype and plan.global_shape(True) == truth.shape
+        local = whole[plan.local_slice(False)]
+        assert_close(comm, plan.forward(local), truth[plan.local_slice()] / factor, 1e-12)
+        assert_close(comm, plan.backward(), local, 1e-12)
+        plan.destroy()
+    own = {(2,): (lambda *args, **options: fftw.dctn(*args, **options), fftw.idctn)}
+    plan = PFFT(comm, whole.shape, axes=((0,), (1,), (2,)), transforms=own)
+    assert "serial" in plan.describe()
+    local = whole[plan.local_slice(False)]
+    assert_close(comm, plan.backward(plan.forward(local)), local, 1e-12)
+    plan.destroy()
 
 
 def other_libraries(comm):

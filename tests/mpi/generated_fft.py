@@ -117,7 +117,7 @@ def constructor(kind: str, **good: Any) -> Subject:
             kind: Call(
                 lambda lab, one: {"settings": SETTINGS, "tuning": "", **good},
                 untold=NO_COMM,
-                legal={"dtype=None": "numpy's None is float64", "layout=empty": ""},
+                legal={"dtype=None": "numpy's None is float64", "layout=empty": "", "kinds=None": "Fourier transforms"},
                 done=lambda plan: plan.close(),
             )
         },
@@ -229,8 +229,24 @@ def path_of(lab: Lab) -> str:
 
 
 SUBJECTS = (
-    constructor("FFT2", shape=(2, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
-    constructor("FFT3", shape=(4, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}, exchange="f4"),
+    constructor(
+        "FFT2",
+        shape=(2, 4, 4),
+        dtype="f8",
+        norm="ortho",
+        kinds=("dct2", "r2c"),
+        layout={"order": "natural"},
+        exchange="f4",
+    ),
+    constructor(
+        "FFT3",
+        shape=(4, 4, 4),
+        dtype="f8",
+        norm="ortho",
+        kinds=("dct2", "c2c", "r2c"),
+        layout={"order": "natural"},
+        exchange="f4",
+    ),
     constructor("FFTN", shape=(4, 4, 4), dtype="f8", axes=(0, 2), split=0, norm="ortho", layout={}, exchange="f4"),
     constructor(
         "Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8), exchange="f4"

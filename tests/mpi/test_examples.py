@@ -82,6 +82,14 @@ def test_poisson(ranks, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
+def test_poisson_between_walls(ranks, tmp_path):
+    picture = tmp_path / "poisson_walls.png"
+    result = run("poisson_walls.py", ranks, "--points", "8", "12", "15", "--picture", str(picture))
+    assert result.out.count("points per direction: largest error") == 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("ranks", [exhaustive(1), 2, 4])
 def test_heat(ranks, tmp_path):
     picture = tmp_path / "heat.png"
@@ -101,7 +109,7 @@ def test_unequal_ranks(ranks, tmp_path):
 
 
 def test_short_examples_fit_on_two_pages():
-    for name in ("poisson.py", "heat.py", "unequal_ranks.py"):
+    for name in ("poisson.py", "poisson_walls.py", "heat.py", "unequal_ranks.py"):
         assert len((EXAMPLES / name).read_text().splitlines()) <= 120
 
 

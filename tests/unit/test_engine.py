@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from marks import exhaustive
 
 from overlap.arrays import Layout, Transpose
-from overlap.fft.engine.axis import axes_of
+from overlap.fft.arguments import kinds_of
+from overlap.fft.engine.axis import Axis, axes_of
 from overlap.fft.engine.buffers import ArrayReference, Buffers
 from overlap.fft.engine.direction import Direction
 from overlap.fft.engine.execute import execute
@@ -208,7 +209,7 @@ def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
     planes = 5
     for dtype in DTYPES:
         real, spectral = np.dtype(dtype).kind == "f", complex_of(dtype)
-        axes = axes_of((Y, X), points, fine, dtype)
+        axes = axes_of((Y, X), points, fine, kinds_of(None, dtype, 2))
         rng = np.random.default_rng(3)
         grid = [axis.length(False) for axis in axes.values()]
         modes = [axis.length(True) for axis in axes.values()]
@@ -241,7 +242,7 @@ def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
 def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
     """Straight from a contiguous array, and copied from others, by one plan."""
     shape, box = (2, length, 37), (slice(0, 1), slice(0, length), slice(0, 37))
-    axes = axes_of((Y, X), (length, 37), (length, 37), complex)
+    axes = axes_of((Y, X), (length, 37), (length, 37), ("c2c", "c2c"))
     pieces = [(*box[:1], slice(0, 100), box[2]), (*box[:1], slice(100, length), box[2])]
     sweep = Sweep(
         (1, *shape[1:]), {Y: axes[Y]}, np.dtype(complex), Direction(False, "estimate"), [box], pieces, natural=True
@@ -275,7 +276,7 @@ def test_long_lines_with_a_patient_plan():
     """FFTW is given many lines of an array at once."""
     values = random(np.random.default_rng(3), (2, 256, 150), complex)
     array = zeros(values.shape, complex)
-    sweep = SweepInPlace(values.shape, Y, np.dtype(complex), Direction(True, "patient"))
+    sweep = SweepInPlace(values.shape, Y, Axis(256, 256), np.dtype(complex), Direction(True, "patient"))
     assert sweep.scratch_nbytes == 0
     program = CompiledProgram()
     sweep.write(program, [], [View.of(SOURCE, array)])

@@ -3,8 +3,8 @@
 A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
 group to the first, and before each group an exchange, if need be, that makes its last axis whole by
 splitting that of the group before. This is what `overlap.fft.engine.staged` runs for `FFT3`; here the route
-(see `route`) follows from any axes on any grid. Where that has no local transform (cosines and sines,
-other libraries, long double), serial transforms and exchanges follow each other, as in mpi4py-fft: a `Transform`.
+(see `route`) follows from any axes on any grid. Where that has no local transform (other functions than `fftw`'s
+own, other libraries, long double), serial transforms and exchanges follow each other, as in mpi4py-fft: a `Transform`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
+from ...fft.engine.axis import dtype_after, modes_dtype
 from ...fft.engine.direction import Direction
-from ...fft.engine.fftw import complex_of
+from ...fft.engine.kinds import period_of
 from ...fft.engine.route import for_stages
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
@@ -166,7 +167,7 @@ class PFFT:
         try:
             check_supported(backend, comm_backend, transforms, planner_effort, wait, unknown)
             groups = transforms and sorted(transforms)
-            request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
+            request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab, transforms)
         except InputError as error:
             problem = str(error)
         except Exception as error:  # a user's object can raise anything
@@ -271,7 +272,7 @@ class PFFT:
         modes = list(request.fine)
         for axis, each in request.transformed.items():
             modes[axis - 1] = each.length(True)
-        dtypes = request.dtype, complex_of(request.dtype)
+        dtypes = request.dtype, modes_dtype(request.dtype, request.transformed)
         shapes = request.fine, tuple(modes)
         makers = []
 
@@ -279,7 +280,7 @@ class PFFT:
             shape: tuple[int, ...], axes: tuple[int, ...], dtype: np.dtype
         ) -> tuple[tuple[int, ...], np.dtype]:
             makers.append(partial(FFT, shape, axes, dtype, request.factors, **serial))
-            return shapes[1], dtypes[1]
+            return shapes[1], dtype_after(dtype, request.transformed, [axis + 1 for axis in axes], True)
 
         self.pencil, self.transfer = self._steps(request, transformed)
         self.xfftn = MadeLater(makers)
@@ -289,7 +290,7 @@ class PFFT:
             specs.append(
                 ArraySpec(runtime.comm, (), shape, {axis - len(shape): part for axis, part in enumerate(where)}, kind)
             )
-        real = request.dtype.kind == "f"
+        real = next((axis for axis, each in request.transformed.items() if each.real), None)
         volumes = []
         memory = PlanCache(
             runtime,
@@ -321,7 +322,7 @@ class PFFT:
             volumes[-1].name = "forward" if forward else "backward"
             choose(volumes[-1], Settings(wait), memory)
         memory.keep_wisdom()
-        points = float(np.prod([float(each.fine) for each in request.transformed.values()]))
+        points = float(np.prod([float(period_of(each.kind, each.fine)) for each in request.transformed.values()]))
         arrays = OwnArrays(specs)
         self.forward = PipelinedTransform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)
         self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False)

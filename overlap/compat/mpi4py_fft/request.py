@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -12,10 +14,11 @@ from numpy.typing import DTypeLike
 from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
+from ...fft.engine.kinds import REAL_KINDS
 from ...runtime.coordinator.arguments import WAITS
 from .distarray import DistArray
-from .fftw import get_fftw_lib
-from .libfft import BACKENDS, PADDED, Padding, Transforms
+from .fftw import dctn, dstn, get_fftw_lib, idctn, idstn
+from .libfft import BACKENDS, PADDED, Padding, Pair, Transforms
 from .pencil import Pencil, Subcomm, grid_sizes
 
 # FFTW_MEASURE is what mpi4py-fft does by default, and says nothing of the modes' choice.
@@ -96,11 +99,36 @@ def check_supported(
 
 def has_pipeline(request: TransformRequest, backend: str, transforms: Transforms | None) -> bool:
     """Tell whether all local transforms are of the kinds that pipelines have."""
+    given = [transforms[group] for group in request.axes if transforms and group in transforms]
     return (
         backend in ("fftw", "pyfftw")
         and request.dtype in DTYPES
-        and not any(group in (transforms or {}) for group in request.axes)
+        and (not given or (backend == "fftw" and all(map(_kind_of, given))))
+        and all(
+            one.fine == one.points >= 1 - REAL_KINDS[one.kind].beyond
+            for one in request.transformed.values()
+            if one.kind in REAL_KINDS
+        )
     )
+
+
+def _kind_of(functions: Pair) -> str | None:
+    """Return the kind of cosine or sine transform that a pair of `fftw`'s functions makes, or None."""
+    forward, backward = functions
+    for name, forth, back in (("dct", dctn, idctn), ("dst", dstn, idstn)):
+        number = _type_of(forward, forth)
+        if number is not None and number == _type_of(backward, back):
+            return f"{name}{number}"
+    return None
+
+
+def _type_of(function: Any, own: Callable[..., Any]) -> int | None:
+    """Return the type that a function of `fftw`'s makes, with or without its argument `type`, or None."""
+    if isinstance(function, partial) and not function.args and function.keywords.keys() == {"type"}:
+        function, number = function.func, function.keywords["type"]
+    else:
+        number = 2
+    return number if function is own and number in (1, 2, 3, 4) else None
 
 
 def understood(
@@ -113,6 +141,7 @@ def understood(
     collapse: bool,
     darray: DistArray | None,
     slab: bool | int | None,
+    transforms: Transforms | None = None,
 ) -> TransformRequest:
     """Return the `TransformRequest`, or an `InputError`."""
     pencil = None
@@ -148,23 +177,31 @@ def understood(
     dims = _dims(comm, groups, len(shape), grid, slab, pencil)
     if collapse:
         groups = _collapsed(groups, dims, factors)
-    real = groups[-1][-1] if dtype.kind == "f" else None
-    transformed = {axis + 1: _axis(points[axis], fine[axis], axis == real) for axis in flat}
+    kinds = dict.fromkeys(flat, "c2c")
+    for group in groups:
+        functions = (transforms or {}).get(tuple(group))
+        if functions is not None and (kind := _kind_of(functions)):
+            kinds |= dict.fromkeys(group, kind)
+    waves = [axis for axis in flat if kinds[axis] == "c2c"]
+    if dtype.kind == "f" and waves:  # the first one to be transformed
+        kinds[waves[-1]] = "r2c"
+    transformed = {axis + 1: _axis(points[axis], fine[axis], kinds[axis]) for axis in flat}
     request = TransformRequest(tuple(fine), tuple(map(tuple, groups)), dtype, dims, transformed)
     _check_whole(request.axes, dims)
     return request
 
 
-def _axis(points: int, fine: int, real: bool) -> Axis:
+def _axis(points: int, fine: int, kind: str) -> Axis:
     """Return the `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
 
     On a finer grid it is split between itself and its twin where their number is even, the number of
     modes: for real data ``points // 2 + 1``, also where `points` is odd.
     """
-    if fine == points:
-        return Axis(points, fine, real)
+    real = kind == "r2c"
+    if fine == points or kind in REAL_KINDS:
+        return Axis(points, fine, kind)
     even = (points // 2 + 1 if real else points) % 2 == 0
-    return Axis(points, fine, real, "split" if even else "keep" if real else "drop")
+    return Axis(points, fine, kind, "split" if even else "keep" if real else "drop")
 
 
 def _groups(axes: Axes, count: int, pencil: Pencil | None) -> list[list[int]]:

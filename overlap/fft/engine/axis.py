@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ...arrays import mode_segments
+from .fftw import complex_of
+from .kinds import REAL_KINDS
+from .lines import LineTransform
 from .program import CompiledProgram, View
 
 
@@ -22,17 +26,59 @@ class Axis:
         Points of the resolved grid.
     fine : int
         Points of the grid in real space, `points` or more.
-    real : bool
-        Data are real before the forward transform: half the modes.
+    kind : str
+        "c2c"; "r2c": data are real before the forward transform, half the modes; or one of `kinds.REAL_KINDS`, which
+        have no finer grid.
     nyquist : {"drop", "keep", "split"}
         What becomes of mode ``points // 2`` on a finer grid. "split": there it stands for itself and
         its negative twin, half of it for each; sweeps of such a line transform no other axis.
+    orthogonal : bool
+        The ends of a cosine or sine transform are scaled such that it is orthogonal, but for a factor.
     """
 
     points: int
     fine: int
-    real: bool = False
+    kind: str = "c2c"
     nyquist: str = "drop"
+    orthogonal: bool = False
+
+    @property
+    def real(self) -> bool:
+        """Whether data are real before the forward transform, and complex after it."""
+        return self.kind == "r2c"
+
+    def real_kind(self, forward: bool) -> int | None:
+        """Return FFTW's number of the cosine or sine transform of a direction; None: it is a Fourier transform."""
+        if self.kind not in REAL_KINDS:
+            return None
+        one = REAL_KINDS[self.kind]
+        return one.number if forward else REAL_KINDS[one.inverse].number
+
+    def scaled_ends(self, forward: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ends that are multiplied by sqrt(2) before it, and those that are divided by it after it."""
+        if not self.orthogonal or self.kind not in REAL_KINDS:
+            return (), ()
+        one = REAL_KINDS[self.kind]
+        one = one if forward else REAL_KINDS[one.inverse]
+        return one.before, one.after
+
+    def transform(
+        self, program: CompiledProgram, plan: LineTransform, target: View, source: View, axis: int, forward: bool
+    ) -> None:
+        """Write the transform along an axis of two views, with what its ends are scaled by.
+
+        A source whose ends are scaled before (see `scaled_ends`) is overwritten.
+        """
+        before, after = self.scaled_ends(forward)
+        for end in before:
+            self._scale_end(program, source.moved_axis(axis, 0), end, sqrt(2.0))
+        program.transform(plan, target, source)
+        for end in after:
+            self._scale_end(program, target.moved_axis(axis, 0), end, sqrt(0.5))
+
+    def _scale_end(self, program: CompiledProgram, view: View, end: int, factor: float) -> None:
+        one = _one(view, end % self.points)
+        program.copy(one, one, factor)
 
     def length(self, spectral: bool) -> int:
         """Length of the axis in an array."""
@@ -76,15 +122,27 @@ def _one(modes: View, index: int) -> View:
     return modes[index : index + 1]
 
 
-def axes_of(axes: Sequence[int], points: Sequence[int], fine: Sequence[int], dtype: DTypeLike) -> dict[int, Axis]:
-    """Return the `Axis` of every transformed axis, the last of which is real if the data are.
+def modes_dtype(dtype: DTypeLike, lines: Mapping[int, Axis]) -> np.dtype:
+    """Return the type of modes: that of the data, but for real ones that become complex along one of the axes."""
+    return complex_of(dtype) if any(line.real for line in lines.values()) else np.dtype(dtype)
+
+
+def dtype_after(dtype: np.dtype, lines: Mapping[int, Axis], axes: Iterable[int], forward: bool) -> np.dtype:
+    """Return the type of data of some type when some axes have been transformed."""
+    if not any(lines[axis].real for axis in axes):
+        return dtype
+    return complex_of(dtype) if forward else np.dtype(f"f{dtype.itemsize // 2}")
+
+
+def axes_of(
+    axes: Sequence[int], points: Sequence[int], fine: Sequence[int], kinds: Sequence[str], norm: str | None = None
+) -> dict[int, Axis]:
+    """Return the `Axis` of every transformed axis.
 
     Parameters
     ----------
     axes, points, fine : sequence of int
-    dtype : dtype
-        Type in real space.
+    kinds : sequence of str
+    norm : {None, "backward", "ortho", "forward"}
     """
-    return {
-        axis: Axis(n, m, axis == axes[-1] and np.dtype(dtype).kind == "f") for axis, n, m in zip(axes, points, fine)
-    }
+    return {axis: Axis(n, m, kind, orthogonal=norm == "ortho") for axis, n, m, kind in zip(axes, points, fine, kinds)}

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...arrays import complement
 from ...lowlevel.copy_table import strides_of
-from .axis import Axis
+from .axis import Axis, modes_dtype
 from .direction import Direction
-from .fftw import ALIGNMENT, barely_aligned, complex_of, empty
+from .fftw import ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
 from .program import SCRATCH, CompiledProgram, View
 
@@ -40,7 +40,7 @@ class BlockInPlace:
         fine = list(shape)
         for axis, line in lines.items():
             spectral[axis], fine[axis] = line.fine_modes, line.fine
-        dtype = complex_of(dtype)
+        dtype = modes_dtype(dtype, lines)
         itemsize = dtype.itemsize
         real_axis = next((axis for axis, line in lines.items() if line.real), None)
         apart = real_axis  # the axis whose FFT is out of place
@@ -56,7 +56,11 @@ class BlockInPlace:
             real = np.dtype(f"f{itemsize // 2}")
             physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
         self._modes, self._physical, self._apart = modes, physical, apart
-        self.keeps_source = forward and real_axis is not None  # all FFTs do
+        axes = list(lines)
+        # Cosine and sine transforms of what is not complex yet, or no more.
+        at = len(axes) if real_axis is None else axes.index(real_axis)
+        self._on_real = () if real_axis is None else tuple(axes[:at] if forward else axes[at + 1 :])
+        self.keeps_source = forward and real_axis is not None and real_axis == next(iter(lines))  # all FFTs do
         self.nbytes = beyond + (0 if apart is None else physical.size * physical.dtype.itemsize)
         self._plans, self._gaps = [], []
         self._folds = [
@@ -66,27 +70,34 @@ class BlockInPlace:
         if 0 in spectral:
             return
         memory = empty(self.nbytes, np.uint8)
-        axes = list(lines)
         for position, axis in enumerate(axes):
             bounds = [[slice(None)]] * len(shape)
             # Going forward those that are transformed already, backward those that are not yet.
             for other in axes[:position] if forward else axes[position + 1 :]:
                 bounds[other] = [pair[1] for pair in lines[other].segments]
             for where in product(*bounds):
-                source, target = (end[where].array(memory) for end in self._ends_of(axis == apart, modes, physical))
+                source, target = (end[where].array(memory) for end in self._ends_of(axis, modes, physical))
                 plan = LineTransform(
-                    source, target, axis, forward, direction.effort, keep=self.keeps_source and axis == apart
+                    source,
+                    target,
+                    axis,
+                    forward,
+                    direction.effort,
+                    keep=self.keeps_source and axis == apart,
+                    real_kind=lines[axis].real_kind(forward),
                 )
-                self._plans.append((plan, axis == apart, where))
+                self._plans.append((plan, lines[axis], axis, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
                 box = [slice(None)] * len(shape)
                 box[axis] = gap
                 self._gaps.append(tuple(box))
 
-    def _ends_of(self, apart: bool, modes: View, physical: View) -> tuple[View, View]:
+    def _ends_of(self, axis: int, modes: View, physical: View) -> tuple[View, View]:
         """Tell what an FFT reads and writes: out of place, or in place."""
-        if not apart:
+        if axis in self._on_real:
+            return physical, physical
+        if axis != self._apart:
             return modes, modes
         return (physical, modes) if self._forward else (modes, physical)
 
@@ -105,9 +116,9 @@ class BlockInPlace:
             program.zero(modes[where])
         if not self._forward:
             self._write_folds(program, modes)
-        for plan, apart, where in self._plans:
-            source, target = self._ends_of(apart, modes, physical)
-            program.transform(plan, target[where], source[where])
+        for plan, line, axis, where in self._plans:
+            source, target = self._ends_of(axis, modes, physical)
+            line.transform(program, plan, target[where], source[where], axis, self._forward)
         if self._forward:
             self._write_folds(program, modes)
 
@@ -128,7 +139,7 @@ class BlockChain:
     def __init__(
         self, shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction, after: int
     ) -> None:
-        spectral, fine, dtype = list(shape), list(shape), complex_of(dtype)
+        spectral, fine, dtype = list(shape), list(shape), modes_dtype(dtype, lines)
         for axis, line in lines.items():
             spectral[axis], fine[axis] = line.fine_modes, line.fine
         real = any(line.real for line in lines.values())
@@ -139,7 +150,7 @@ class BlockChain:
             view = View(SCRATCH, tuple(one), strides_of(one, kind.itemsize), kind, self.nbytes)
             self._ends.append(view)
             self.nbytes += -(-view.size * kind.itemsize // ALIGNMENT) * ALIGNMENT
-        self._plans = []
+        self._plans, self._forward = [], direction.forward
         if 0 in spectral:
             return
         memory = empty(self.nbytes, np.uint8)
@@ -155,7 +166,10 @@ class BlockChain:
                         direction.forward,
                         direction.effort,
                         keep=first,
+                        real_kind=lines[axis].real_kind(direction.forward),
                     ),
+                    lines[axis],
+                    axis,
                     first,
                     last,
                 )
@@ -169,6 +183,7 @@ class BlockChain:
             direction.turned not in axes
             and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
             and not any(lines[axis].real for axis in axes[1 if direction.forward else 0 :][: len(axes) - 1])
+            and _leaves_source(lines, direction)
             and any(
                 axis != inner
                 and (lines[axis].fine & (lines[axis].fine - 1) or (len(axes) == 1 and lines[axis].fine > SHORT))
@@ -181,8 +196,9 @@ class BlockChain:
         return self._ends[0], self._ends[-1]
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
-        for plan, first, last in self._plans:
-            program.transform(plan, target if last else self._ends[1], source if first else self._ends[1])
+        for plan, line, axis, first, last in self._plans:
+            there, here = target if last else self._ends[1], source if first else self._ends[1]
+            line.transform(program, plan, there, here, axis, self._forward)
 
 
 class BlockFromArray:
@@ -198,7 +214,8 @@ class BlockFromArray:
     def __init__(
         self, shape: tuple[int, ...], whole: tuple[int, ...], lines: dict[int, Axis], direction: Direction
     ) -> None:
-        ((axis, _),) = lines.items()
+        ((axis, self._line),) = lines.items()
+        self._axis, self._forward = axis, direction.forward
         dtype = np.dtype(complex)
         source = View(SCRATCH, tuple(shape), strides_of(whole, dtype.itemsize), dtype)
         room = -(-source.nbytes // ALIGNMENT) * ALIGNMENT
@@ -210,7 +227,14 @@ class BlockFromArray:
             given = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
             result = target.array(empty(self.nbytes, np.uint8))
             self._plan = LineTransform(
-                given, result, axis, direction.forward, direction.effort, keep=True, streamed=True
+                given,
+                result,
+                axis,
+                direction.forward,
+                direction.effort,
+                keep=True,
+                streamed=True,
+                real_kind=self._line.real_kind(direction.forward),
             )
 
     @staticmethod
@@ -225,6 +249,7 @@ class BlockFromArray:
             and direction.turned is None
             and line.fine == line.points > LONG
             and line.nyquist != "split"
+            and _leaves_source(lines, direction)
             and line.points * inner * dtype.itemsize <= ARRAY_NBYTES
         )
 
@@ -240,7 +265,12 @@ class BlockFromArray:
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
         if self._plan is not None:
-            program.transform(self._plan, target, source)
+            self._line.transform(program, self._plan, target, source, self._axis, self._forward)
+
+
+def _leaves_source(lines: dict[int, Axis], direction: Direction) -> bool:
+    """Tell whether the first transform writes nothing to its source, where it has another target."""
+    return not any(line.scaled_ends(direction.forward)[0] for line in list(lines.values())[:1])
 
 
 BlockFFTs = BlockInPlace | BlockChain | BlockFromArray

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,8 @@ class LineTransform:
         FFTW times a block that stays in the cache, and prefers plans that take line after line: twice as
         slow then as those that take all lines of a block at once. So the second search's plan is
         taken, whatever the effort, but for "estimate", which makes the same plan in every run.
+    real_kind : int, optional
+        FFTW's number of a real-to-real kind, made of real and imaginary parts each; by default Fourier transforms.
 
     Attributes
     ----------
@@ -77,22 +80,29 @@ class LineTransform:
         effort: str | None,
         keep: bool = False,
         streamed: bool = False,
+        real_kind: int | None = None,
     ) -> None:
         self._fftw = fftw_of(source.dtype)
-        kind = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}[source.dtype.kind + target.dtype.kind]
+        kinds = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}
+        kind = "r2r" if real_kind is not None else kinds[source.dtype.kind + target.dtype.kind]
         self._destroy = self._fftw.function("destroy_plan")
         make = self._fftw.function(f"plan_guru64_{kind}", ctypes.c_void_p)
         self._fftw.plan_with_one_thread()
         physical = source if kind != "dft_c2r" else target
+        parts = 2 if kind == "r2r" and source.dtype.kind == "c" else 1  # an element has: numbers for the plan
         dimensions = [
-            _Dimension(length, here // source.itemsize, there // target.itemsize)
+            _Dimension(length, here * parts // source.itemsize, there * parts // target.itemsize)
             for length, here, there in zip(physical.shape, source.strides, target.strides)
         ]
         line = dimensions.pop(axis)
+        if parts > 1:
+            dimensions.append(_Dimension(parts, 1, 1))
         # Batched axes, those with the longer strides first: FFTW need not look for an order then.
         batch = sorted(dimensions, key=lambda one: one.output, reverse=True)
         kept = PRESERVE_INPUT if keep else DESTROY_INPUT
-        direction = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
+        direction: list[Any] = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
+        if real_kind is not None:
+            direction = [ctypes.byref(ctypes.c_int(real_kind))]
 
         def planned(flags: int) -> int | None:
             known = made(flags | WISDOM_ONLY)

@@ -58,6 +58,11 @@ class Message:
         self.receive_size = 0 if self.direct else sum(received)
         self.counts_received = received[:rank] + [0] + received[rank + 1 :]
 
+    @property
+    def nbytes_sent(self) -> int:
+        """Bytes that leave this rank."""
+        return sum(self.counts_sent) * self.wire.dtype.itemsize
+
     def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
         """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
         return comm.Alltoallv(

@@ -15,11 +15,11 @@ import numpy as np
 from ...arrays import chunks, length_of
 from ...lowlevel.memory import address_of
 from ...runtime import worker_index
-from .axis import Axis
+from .axis import Axis, modes_dtype
 from .buffers import ArrayReference, Buffers
 from .compiled_function import BlockPlaces
 from .direction import Direction
-from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, zeros
 from .message import Message
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, CompiledProgram, ProgramCache, View
 from .stage import Stage
@@ -98,16 +98,16 @@ class PlaneBlocks:
         self.rows = chunks(rows, max(1, rows if size.whole else min(rows, fitting)))
         self._height = max(map(length_of, self.rows), default=0)
         self._height_nbytes = self._height * row_nbytes
-        self.collective_section = 1
+        self.together = 1
         if size.several and rows and self._height_nbytes % REQUIRED_ALIGNMENT == 0:
-            self.collective_section = max(1, fitting // rows)
+            self.together = max(1, fitting // rows)
         self._nx, self._dtype = nx, dtype
-        self._field_nbytes = -(-self.collective_section * self._height_nbytes // ALIGNMENT) * ALIGNMENT
+        self._field_nbytes = -(-self.together * self._height_nbytes // ALIGNMENT) * ALIGNMENT
         self._fields_nbytes = sum(counts) * self._field_nbytes
         one = slice(0, 1)
         self._sweeps = {}
         for height in set(map(length_of, self.rows)) if nx else ():
-            inside, spectral = slice(0, height), complex_of(dtype)
+            inside, spectral = slice(0, height), modes_dtype(dtype, {X: lines[X]})
             here = [(one, inside, slice(0, nx))]
             boxes = [
                 [(one, inside, box[X]) for box in boxes]

@@ -10,13 +10,23 @@ Route = list[Any]
 """Tuples of axes, a `Transpose` or None between two of them; see `arrays.stages`."""
 
 
-def for_stages(route: Route, real: bool, forward: bool) -> Route:
-    """Return the route in one direction, so cut that a pipeline can run along some axis."""
+def for_stages(route: Route, real: int | None, forward: bool) -> Route:
+    """Return the route in one direction, so cut that a pipeline can run along some axis.
+
+    Parameters
+    ----------
+    route : list
+    real : int or None
+        The axis of a real-to-complex transform: cosine and sine transforms may come before it, forward, others after.
+    forward : bool
+    """
     if len(route) == 1:
         *first, last = route[0]
         if not first:
             return [(last,), None, ()]
-        return [(last,), None, tuple(first[::-1])] if real and not forward else [tuple(first), None, (last,)]
+        if real is not None and not forward:
+            return [(last,), None, tuple(first[::-1])]
+        return [tuple(first), None, (last,)]
     if forward:
         return route
     route = [
@@ -25,7 +35,9 @@ def for_stages(route: Route, real: bool, forward: bool) -> Route:
     if isinstance(route[1], Transpose) and len(route[0]) > 1:
         kept = tuple(axis for axis in route[0] if axis == route[1].split)
         others = tuple(axis for axis in route[0] if axis not in kept)
-        if real:  # its axis comes last
+        if real in route[0]:  # after some of these, before the others
+            return [route[0][:1], None, route[0][1:], *route[1:]]
+        if real is not None:  # its axis comes later
             return [others, None, kept, *route[1:]]
         return [kept, route[1], (*route[2], *others), *route[3:]]
     return route

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...arrays import Layout, StageAxes, TransposeBlocks, block, box_shape, length_of
 from ...arrays.layout import Box
-from .axis import Axis
+from .axis import Axis, dtype_after
 from .direction import Direction
-from .fftw import REQUIRED_ALIGNMENT, complex_of
+from .fftw import REQUIRED_ALIGNMENT
 from .message import Message, points, write_unpacking
 from .program import RECEIVE, SEND, CompiledProgram, View
 from .sweep import Sweep
@@ -91,6 +91,8 @@ class Stage:
 
     Attributes
     ----------
+    source_dtype, dtype, target_dtype : dtype
+        Types of what goes in, is exchanged, and is stored.
     late_parts : list of slice
         Local ranges of that axis.
     """
@@ -109,7 +111,9 @@ class Stage:
         self.place = place
         self._steps = steps
         layout, shape, coordinates, forward = (source.layout, source.shape, source.coordinates, direction.forward)
-        spectral = self.dtype = complex_of(source.dtype)
+        self.source_dtype = np.dtype(source.dtype)
+        self.dtype = dtype_after(self.source_dtype, lines, steps.first, forward)  # of what is exchanged
+        self.target_dtype = dtype_after(self.dtype, lines, steps.then, forward)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:
             longest = length_of(layout.even.parts(crossed, steps.along)[0])
@@ -117,31 +121,28 @@ class Stage:
             units = (
                 longest
                 if direction.by_index
-                else max(1, min(longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
+                else max(1, min(longest // least, -(-largest_nbytes(layout, crossed, self.dtype) // UNIT_NBYTES)))
             )
         self.blocks = TransposeBlocks(layout, steps.transpose, crossed, coordinates, steps.along, units)
-        self.wire = wire if self.blocks.size > 1 else WireFormat(spectral)
+        self.wire = wire.of(self.dtype) if self.blocks.size > 1 else WireFormat(self.dtype)
         self.layout = layout if steps.transpose is None else layout.transposed(steps.transpose)
         self.shape = transformed(crossed, steps.then, lines, forward)
         self.source_shape = layout.local_shape(shape, coordinates)
-        self.source_dtype = np.dtype(source.dtype)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
         self.late_parts: list[slice] = []
         self._ends: tuple[int, list[slice]] | None = None
         if steps.transpose is not None:
             split = steps.transpose.split
             longest = length_of(self.layout.even.parts(self.shape, split)[0])
-            count = max(1, min(longest, -(-largest_nbytes(self.layout, self.shape, spectral) // UNIT_NBYTES)))
+            count = max(1, min(longest, -(-largest_nbytes(self.layout, self.shape, self.dtype) // UNIT_NBYTES)))
             self.late_parts = block(self.target_shape[split], count)
             self._ends = (split, self.late_parts) if ends_late else None
-        real = any(lines[axis].real for axis in steps.then)
-        self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
         # Whether the last FFTs can be made in the target, where what was received is gathered.
         self._in_target = (
             place.natural
             and len(steps.then) == 1
             and all(not lines[axis].real and lines[axis].fine == lines[axis].points for axis in steps.then)
-            and SweepInPlace.suits(self.target_shape, steps.then[0], spectral)
+            and SweepInPlace.suits(self.target_shape, steps.then[0], self.dtype)
             and self._units_suit()
         )
         # What need not wait in the slot until the exchange is over, goes straight to the target.
@@ -174,7 +175,10 @@ class Stage:
         pieces = [replaced(box, steps.along, slice(0, length)) for box in message.received]
         source, target = unit(self.source_shape), unit(self.target_shape)
         if self._gathers(source, lines):
-            self.first[length] = SweepInPlace(box_shape(source), steps.first[0], self.source_dtype, direction, [source])
+            (axis,) = steps.first
+            self.first[length] = SweepInPlace(
+                box_shape(source), axis, lines[axis], self.source_dtype, direction, [source]
+            )
         else:
             self.first[length] = Sweep(
                 box_shape(source),
@@ -189,6 +193,7 @@ class Stage:
             self.then[length] = SweepInPlace(
                 box_shape(target),
                 steps.then[0],
+                lines[steps.then[0]],
                 self.dtype,
                 direction,
                 self.message(slice(number, number + 1)).gathered(pieces),

@@ -31,11 +31,11 @@ import numpy as np
 from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, stages
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import AsyncComm
-from .axis import Axis
+from .axis import Axis, dtype_after, modes_dtype
 from .buffers import ArrayReference, Buffers
 from .deferred import DeferredTiles
 from .direction import Direction
-from .fftw import complex_of, zeros
+from .fftw import zeros
 from .message import Message, points
 from .program import ASIDE, BASES, SOURCE, TARGET, CompiledProgram, ProgramCache, View, assemble
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
@@ -71,6 +71,8 @@ class StagedTransform:
 
     Attributes
     ----------
+    wire : WireFormat
+        The widest of those of all stages: that of buffers.
     in_any_order : bool
         Nothing is exchanged, and no memory serves several fields: one call's tasks need no turns.
     """
@@ -89,9 +91,8 @@ class StagedTransform:
         forward, turned = direction.forward, direction.turned
         natural = turned is None or not forward  # the target can hold what is not complete yet
         layout, batch = source.layout, source.shape[0]
-        spectral = complex_of(source.dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
-        nbytes = largest_nbytes(layout, (1, *source.shape[1:]), spectral)
+        nbytes = largest_nbytes(layout, (1, *source.shape[1:]), modes_dtype(source.dtype, lines))
         whole = joined is None or (batch > 1 and joined and nbytes <= UNIT_NBYTES)
         self._whole = whole
         self._relocates = direction.by_index  # what is done with some units, is done with any others
@@ -100,14 +101,12 @@ class StagedTransform:
         buffers = min(2, self.fields)
         source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
         axes = [0] if whole else list(range(1, len(source.shape)))
-        ends_complex = not forward and real is None and len(route) == 3 and len(route[-1]) == 1
-        if ends_complex and not whole:  # the axis that may wait is the best one to cut along
+        ends_alone = not forward and len(route) == 3 and len(route[-1]) == 1 and route[-1] != (real,)
+        if ends_alone and not whole:  # the axis that may wait is the best one to cut along
             axes.sort(key=lambda axis: axis not in route[-1])
-        ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_complex))
+        ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_alone))
         # The trailing axes are transformed in the target, if that can hold what is not complete yet.
-        able = (
-            natural and (forward or real is None) and all(lines[axis].fine == lines[axis].points for axis in trailing)
-        )
+        able = natural and all(not lines[axis].real and lines[axis].fine == lines[axis].points for axis in trailing)
         self._holds = bool(trailing) and not able
         # The second stage has the units of the first one: nothing that it joins is cut there.
         self._streams = (
@@ -116,8 +115,8 @@ class StagedTransform:
             and not self._holds
             and (ways[0].transpose is None or ways[0].transpose.joined != ways[0].along)
         )
-        wire = WireFormat(spectral, exchange)
         self.stages: list[Stage] = []
+        wire = WireFormat(source.dtype, exchange)
         for number, way in enumerate(ways):
             # Targets are the user's array (place 0), or work memory; with more than one work array
             # on the way, every other one lies where the user's will be, if it fits there.
@@ -141,9 +140,11 @@ class StagedTransform:
                     and (way.transpose is not None and way.transpose.split == 1),
                 )
             )
-            layout, shape = self.stages[-1].layout, self.stages[-1].shape
-            source = SourceArray(layout, shape, self.coordinates, spectral)
-        self.wire = next((stage.wire for stage in self.stages if stage.wire.rounds), WireFormat(spectral))
+            layout, shape, dtype = self.stages[-1].layout, self.stages[-1].shape, self.stages[-1].target_dtype
+            source = SourceArray(layout, shape, self.coordinates, dtype)
+        wires = [stage.wire for stage in self.stages]
+        travelling = [wire for wire in wires if wire.rounds] or wires
+        self.wire = max(travelling, key=lambda wire: wire.dtype.itemsize)
         self._trailing_axes = trailing
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
@@ -161,10 +162,10 @@ class StagedTransform:
             and self.stages[-1].place.early
             and not self._streams
         )
-        itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
+        itemsize = dtype_after(source.dtype, lines, trailing, forward).itemsize
         given = layout.local_shape(shape, self.coordinates)
         room = points(transformed(given, trailing, lines, forward)) * itemsize if natural else 0
-        self._work = WorkMemory(self.stages, buffers, spectral, room)
+        self._work = WorkMemory(self.stages, buffers, room)
         nbytes = max(
             [stage.scratch_nbytes for stage in self.stages]
             + [0 if self._trailing is None else self._trailing.sweep.scratch_nbytes]
@@ -234,17 +235,16 @@ class StagedTransform:
 
     def message_nbytes(self) -> int:
         """Bytes that leave this rank in a message of one index of the batch."""
-        return sum(sum(message.counts_sent) for message in self.messages(1)) * self.wire.dtype.itemsize
+        return sum(message.nbytes_sent for message in self.messages(1))
 
     def buffer_lengths(self, chunk: int) -> tuple[int, int]:
         """Elements of a slot's buffers, as of the last `tasks`: sent, and received; of what travels."""
         messages, itemsize = self.messages(chunk), self.wire.dtype.itemsize
-        late = 0 if self._deferred is None else self._deferred.receive_size
-        sizes = [message.wire.dtype.itemsize // itemsize for message in messages]  # more where nothing travels
-        return (
-            max((size * message.send_size for size, message in zip(sizes, messages)), default=0),
-            max([late, *(size * message.receive_size for size, message in zip(sizes, messages))]),
-        )
+        sent = [message.send_size * message.wire.dtype.itemsize for message in messages]
+        received = [message.receive_size * message.wire.dtype.itemsize for message in messages]
+        if self._deferred is not None:
+            received.append(self._deferred.receive_size * self.stages[-1].wire.dtype.itemsize)
+        return -(-max(sent, default=0) // itemsize), -(-max(received, default=0) // itemsize)
 
     def split(self, array: np.ndarray) -> list[np.ndarray]:
         """Return the fields of a local batch, in natural order: what `arrays` expects."""

@@ -18,10 +18,9 @@ import numpy as np
 
 from ...arrays import chunks, complement, intersect, length_of, moved
 from ...arrays.layout import Box
-from .axis import Axis
+from .axis import Axis, modes_dtype
 from .block_ffts import BlockChain, BlockFFTs, BlockFromArray, BlockInPlace
 from .direction import Direction
-from .fftw import complex_of
 from .program import CompiledProgram, View
 
 BLOCK_NBYTES = 256 * 1024
@@ -77,7 +76,7 @@ class Sweep:
         natural: bool = False,
         ends: tuple[int, Sequence[slice]] | None = None,
     ) -> None:
-        itemsize = complex_of(dtype).itemsize
+        itemsize = modes_dtype(dtype, lines).itemsize
         budget = max(
             1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod([line.fine for line in lines.values()], dtype=int))))
         )

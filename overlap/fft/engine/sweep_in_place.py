@@ -9,6 +9,7 @@ import numpy as np
 
 from ...arrays import block, box_shape, length_of
 from ...arrays.layout import Box
+from .axis import Axis
 from .direction import Direction
 from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
@@ -27,7 +28,7 @@ NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
 
 
 class SweepInPlace:
-    """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
+    """FFTs along one axis of a contiguous, aligned array, where what goes in is gathered first.
 
     Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that lie
     side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time, and are copied back:
@@ -39,6 +40,8 @@ class SweepInPlace:
     ----------
     shape : tuple of int
     axis : int
+    line : Axis
+        Neither "r2c" nor with a finer grid.
     dtype, direction
         As of `Sweep`.
     sources : list of tuple of slice, optional
@@ -62,6 +65,7 @@ class SweepInPlace:
         self,
         shape: tuple[int, ...],
         axis: int,
+        line: Axis,
         dtype: np.dtype,
         direction: Direction,
         sources: Sequence[Box] = (),
@@ -73,7 +77,9 @@ class SweepInPlace:
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
         self.groups, self._sources, self._blocks = [], sources, []
+        self._line, self._forward = line, direction.forward
         self._contiguous = inner == 1 and not cuts
+        self._axis = axis if self._contiguous else 1
         double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
         far = length * inner * itemsize > NEAR_NBYTES
         searched = direction.effort in THOROUGH and double and power_of_two and length > SHORT and not far
@@ -100,7 +106,7 @@ class SweepInPlace:
             wheres += [
                 (slice(i, i + 1), slice(0, length), columns)
                 for i in range(planes.start, planes.stop)
-                for columns in _even_runs(cut, at_once)
+                for columns in _even_runs(cut, at_once, max(2, REQUIRED_ALIGNMENT // itemsize))
             ]
             self.groups.append(slice(first, len(wheres)))
         if 0 in shape:
@@ -114,17 +120,18 @@ class SweepInPlace:
 
     def _plan(self, where: Box, length: int, direction: Direction, dtype: np.dtype) -> LineTransform:
         """Return the FFT of a block, and of those like it."""
-        forward, effort = direction.forward, direction.effort
+        forward, effort, kind = direction.forward, direction.effort, self._line.real_kind(direction.forward)
         if self._contiguous:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
-            return LineTransform(part, part, 1, forward, effort)
+            return LineTransform(part, part, 1, forward, effort, real_kind=kind)
         part = barely_aligned(self._shape[1:], dtype)[where[1:]]
         if not self._apart:
-            return LineTransform(part, part, 0, forward, effort)
+            return LineTransform(part, part, 0, forward, effort, real_kind=kind)
         hot = self._hot(part.shape, 0, dtype)
         self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
         there = hot.array(empty((hot.nbytes,), np.uint8))
-        return LineTransform(there if self._inside else part, there, 0, forward, effort, streamed=not self._inside)
+        given = there if self._inside else part
+        return LineTransform(given, there, 0, forward, effort, streamed=not self._inside, real_kind=kind)
 
     def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
         """Tell where lines lie in scratch memory."""
@@ -171,17 +178,18 @@ class SweepInPlace:
             hot = self._hot(part.shape, 1, part.dtype) if self._apart else part
             if self._apart and self._inside:
                 program.copy(hot, part)
-            program.transform(plan, hot, hot if self._inside else part)
+            given = hot if self._inside else part
+            self._line.transform(program, plan, hot, given, self._axis, self._forward)
             if self._apart:
                 program.copy(part, hot)
 
 
-def _even_runs(part: slice, size: int) -> list[slice]:
-    """Find runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
+def _even_runs(part: slice, size: int, step: int) -> list[slice]:
+    """Find runs of about `size`, alike in length, each some steps from the start; none of an empty part."""
     length = length_of(part)
     if not length:
         return []
     return [
-        slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
-        for pairs in block(-(-length // 2), max(1, round(length / size)))
+        slice(part.start + step * run.start, min(part.start + step * run.stop, part.stop))
+        for run in block(-(-length // step), max(1, round(length / size)))
     ]

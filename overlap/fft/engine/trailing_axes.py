@@ -56,7 +56,7 @@ class TrailingAxes:
         workers: int,
     ) -> None:
         able, whole, alone = kind
-        shape, dtype, local = stage.shape, stage.dtype, stage.target_shape
+        shape, dtype, local = stage.shape, stage.target_dtype, stage.target_shape
         cuts, before, self.late_units, ends = None, False, 0, None
         if len(axes) == 1 and not whole and way.transpose is not None and way.along == axes[0]:
             # Units along the split axis, of this rank's part of it.
@@ -64,7 +64,7 @@ class TrailingAxes:
             # Alike on all ranks; rows, or points, of odd length are less aligned than FFTW requires.
             row = 1 if split == len(shape) - 1 else shape[-1]
             beside = split == axis + 1 or split == 1 == axis - 1  # nothing but a batch of one before the two
-            if not able and split == 1:
+            if not able and split == 1 and stage.dtype == dtype:
                 self.late_units, ends = len(stage.late_parts), (split, stage.late_parts)
             elif (
                 able
@@ -84,7 +84,9 @@ class TrailingAxes:
             and alone
             and SweepInPlace.suits(local, axes[0], dtype, () if before else cuts or ())
         ):
-            self.sweep: SweepInPlace | Sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts, before=before)
+            self.sweep: SweepInPlace | Sweep = SweepInPlace(
+                local, axes[0], lines[axes[0]], dtype, direction, cuts=cuts, before=before
+            )
         else:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)

@@ -35,9 +35,15 @@ class WireFormat:
     """
 
     def __init__(self, dtype: DTypeLike, exchange: str | None = None) -> None:
-        self.rounds = exchange is not None
+        self._exchange, self.rounds = exchange, exchange is not None
         self.dtype = dtype_sent(dtype, exchange)
         self._overflown = np.zeros(1, np.int64)
+
+    def of(self, dtype: DTypeLike) -> WireFormat:
+        """Return the same for arrays of a type; an error is raised by either."""
+        other = WireFormat(dtype, self._exchange)
+        other._overflown = self._overflown
+        return other
 
     def rounded(self, view: View) -> View:
         """Return a view of memory in which numbers are stored as if they had travelled."""

@@ -20,7 +20,6 @@ class WorkMemory:
     stages : sequence of Stage
     fields : int
         Fields whose work arrays are there at once.
-    dtype : dtype
     result_nbytes : int
         Size of a field's result, if even places may lie there; else 0.
 
@@ -29,12 +28,12 @@ class WorkMemory:
     fields : int
     """
 
-    def __init__(self, stages: Sequence[Stage], fields: int, dtype: np.dtype, result_nbytes: int) -> None:
-        self.fields, self._dtype = fields, dtype
+    def __init__(self, stages: Sequence[Stage], fields: int, result_nbytes: int) -> None:
+        self.fields = fields
         sizes = [
             max(
                 (
-                    points(stage.target_shape)
+                    points(stage.target_shape) * stage.target_dtype.itemsize
                     for stage in stages
                     if stage.place.number and stage.place.number % 2 == odd
                 ),
@@ -42,11 +41,10 @@ class WorkMemory:
             )
             for odd in (0, 1)
         ]
-        self._borrows = 0 < sizes[0] * dtype.itemsize <= result_nbytes
-        line = ALIGNMENT // dtype.itemsize
-        sizes = [-(-size // line) * line for size in sizes]
+        self._borrows = 0 < sizes[0] <= result_nbytes
+        sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
         self._arrays = [
-            zeros((fields, 0 if self._borrows and not odd else size), dtype) for odd, size in enumerate(sizes)
+            zeros((fields, 0 if self._borrows and not odd else size), np.uint8) for odd, size in enumerate(sizes)
         ]
 
     @property
@@ -56,13 +54,13 @@ class WorkMemory:
 
     def stored(self, stage: Stage, field: int, target: ArrayReference) -> ArrayReference:
         """Locate what a stage stores of one field, whose result goes to `target`."""
-        number, shape = stage.place.number, stage.target_shape
+        number, shape, dtype = stage.place.number, stage.target_shape, stage.target_dtype
         if number == 0:
             return target
-        if number % 2 == 0 and self._borrows:
-            memory = target.array.reshape(-1).view(np.uint8)
-            return target.part(memory[: points(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape))
-        return ArrayReference(self._arrays[number % 2][field % self.fields][: points(shape)].reshape(shape))
+        borrowed = number % 2 == 0 and self._borrows
+        memory = target.array.reshape(-1).view(np.uint8) if borrowed else self._arrays[number % 2][field % self.fields]
+        array = memory[: points(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        return target.part(array) if borrowed else ArrayReference(array)
 
     def another(self) -> WorkMemory:
         """Make as much memory again."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.exchange import exchange_problem
-from ...fft.arguments import ORDERS
+from ...fft.arguments import ORDERS, kinds_of, kinds_problem
 from .jobs import JOBS
 
 MODES = ("off", "block", "poll", "auto")
@@ -36,6 +36,8 @@ class Case:
         The grid of ranks, for `FFT3`.
     exchange : {None, "f4"}
         How numbers travel.
+    kinds : tuple of str or None
+        What is transformed along every axis, for `FFT2` and `FFT3`; by default Fourier transforms.
     workers : int
         Per rank.
     rounds : int
@@ -67,6 +69,7 @@ class Case:
     order: str = "natural"
     grid: tuple[int, ...] | None = None
     exchange: str | None = None
+    kinds: tuple[str, ...] | None = None
     workers: int = 1
     rounds: Any = None
     calls: Any = None
@@ -115,6 +118,12 @@ class Case:
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
         if problem := exchange_problem(self.exchange, self.dtype):
             raise ValueError(f"exchange: {problem}")
+        if self.kinds is not None:
+            if self.workload not in ("fft2", "fft3") or self.peer:
+                raise ValueError(f"kinds: expected workload fft2 or fft3 and no peer, got {self.workload}")
+            object.__setattr__(self, "kinds", kinds_of(list(self.kinds), self.dtype, len(self.shape)))
+            if problem := kinds_problem(self.kinds, self.shape, self.dtype, job.axes):
+                raise ValueError(f"kinds: {problem}")
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
             raise ValueError(

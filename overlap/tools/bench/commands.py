@@ -30,6 +30,7 @@ def add_commands(add: options.Add) -> None:
         "measure one job against the model and against others",
         "overlap bench operation --link 2gbit",
         "overlap bench fft3 --shape 256 256 256 --link 4gbit --json fft3.json",
+        "overlap bench fft3 --dtype f8 --kinds dct2 c2c r2c",
         "overlap bench cg --matrix elastic --shape 32 32 32 --workers 2",
     )
     size = measured.add_argument_group("the job")
@@ -148,6 +149,7 @@ def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             calls=given.calls,
             order=given.order,
             grid=given.grid,
+            kinds=given.kinds,
             wait=given.wait,
             depth=given.depth,
             chunk=given.chunk,

@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...fft import FFT2, FFT3, Bracket
+from ...fft.arguments import kinds_of
 from ...fft.engine.bare_speed import bare_fft_seconds, sweep_seconds
 
 
@@ -57,6 +58,10 @@ class Size(Protocol):
     def exchange(self) -> str | None:
         """How numbers travel."""
 
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """What is transformed along every axis."""
+
 
 class Transforms:
     """The forward transform of a batch of random slices.
@@ -94,6 +99,7 @@ class Transforms:
             comm,
             case.global_shape,
             case.dtype,
+            kinds=case.kinds,
             layout={"order": case.order},
             settings=settings,
             exchange=case.exchange,
@@ -113,7 +119,7 @@ class Transforms:
 
     def truth(self, z: int) -> np.ndarray:
         """Compute the global spectrum of slice `z` in natural order, in double precision."""
-        return _spectrum(_noise(self._case, z, 0))
+        return _spectrum(_noise(self._case, z, 0), self._case.kinds)
 
     @classmethod
     def flops(cls, case: Size) -> float:
@@ -151,6 +157,7 @@ class Volumes(Transforms):
             comm,
             case.global_shape,
             case.dtype,
+            kinds=case.kinds,
             layout={"grid": case.grid, "order": case.order},
             settings=settings,
             exchange=case.exchange,
@@ -348,10 +355,17 @@ def _noise(case: Size, z: int, which: int) -> np.ndarray:
     return field.astype(case.dtype)
 
 
-def _spectrum(field: np.ndarray) -> np.ndarray:
-    """Spectrum in double precision; the half spectrum of a real field."""
-    transform = np.fft.fftn if np.iscomplexobj(field) else np.fft.rfftn
-    return transform(field.astype("c16" if np.iscomplexobj(field) else "f8"))
+def _spectrum(field: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarray:
+    """Spectrum in double precision, by default the half spectrum of a real field."""
+    from scipy import fft  # takes a while to be imported
+
+    found = field.astype("c16" if np.iscomplexobj(field) else "f8")
+    for axis, kind in reversed([*enumerate(kinds_of(kinds and list(kinds), found.dtype, found.ndim))]):
+        if kind in ("c2c", "r2c"):
+            found = (np.fft.fft if kind == "c2c" else np.fft.rfft)(found, axis=axis)
+        else:
+            found = getattr(fft, kind[:3])(found, type=int(kind[3:]), axis=axis)
+    return found
 
 
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}

@@ -99,7 +99,7 @@ def measure(
         seconds |= {name: seconds[other] for name, other in same.items()}
 
         steps.next("bare FFTs" + (", timeline" if case.trace else ""))
-        bare_fft_s = comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
+        bare_fft_s = None if case.kinds else comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
         if case.trace:
             _trace(comm, case, job, best.settings, out)
         steps.end()

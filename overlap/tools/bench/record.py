@@ -56,6 +56,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         "dtype": case.dtype,
         "order": case.order,
         "exchange": case.exchange,
+        "kinds": case.kinds and list(case.kinds),
         "grid": measured.get("grid"),
         "calls": case.calls,
         "workload": case.workload,

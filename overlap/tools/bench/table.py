@@ -107,8 +107,9 @@ def work(record: Record) -> str:
     job, count = JOBS[record["workload"]], record["slices"]
     order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
     exchange = f", exchanged as {record['exchange']}" if record.get("exchange") else ""
-    plural = "" if count == 1 else "s"
-    return f"{count} {job.title}{plural}{job.detail} of {shape(record)} {record['dtype']}{order}{exchange}"
+    kinds = f" ({', '.join(record['kinds'])})" if record.get("kinds") else ""
+    size = f"{shape(record)} {record['dtype']}{kinds}{order}{exchange}"
+    return f"{count} {job.title}{'' if count == 1 else 's'}{job.detail} of {size}"
 
 
 def shape(record: Record) -> str:
