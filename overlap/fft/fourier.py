@@ -163,11 +163,11 @@ class FourierPlan(Plan):
             self._shape,
             self._dtype,
             norm=self._norm,
-            kinds=self._kinds,
             layout=layout,
             settings=settings,
             tuning="",
             exchange=self.exchange,
+            **({"kinds": self._kinds} if self._walls else {}),
             **self._own_options(),
         )
 
