@@ -193,6 +193,36 @@ class Bracket(Plan):
             if coordinator.maximum(int(self._measures)):
                 self._balanced()
 
+    def on(self, comm: PlanComm) -> Bracket:
+        """Make a bracket like this one on other ranks, fewer for one, with the same settings (collective).
+
+        Nothing is searched for. Give it its advecting field: `advect`. This plan may have lost ranks.
+
+        Parameters
+        ----------
+        comm : Runtime or AsyncComm
+            As of the plan.
+
+        Returns
+        -------
+        Bracket
+
+        Raises
+        ------
+        ClosedError
+            This plan was closed.
+        """
+        self._check_in_use()
+        return Bracket(
+            comm,
+            self.shape,
+            self._spacing,
+            points=self.points,
+            settings=replace(self.transform.settings, late=None, effort=self._requested.effort),
+            tuning="",
+            exchange=self.exchange,
+        )
+
     def _place(self) -> None:
         slices, *modes = self.shape
         # Planes stay in pairs, whose brackets travel to Fourier space together.

@@ -12,6 +12,7 @@ RANKS = 4
 DOINGS = (
     "planned",
     "fft3",
+    "bracket",
     "slices",
     "halo",
     "halo_messages",

@@ -221,3 +221,9 @@ def planned(comm):
         assert np.array_equal(bracket(mine), expected)
         assert (bracket.transform.settings.wait, bracket.transform.settings.depth) == ("poll", 3)
         assert bracket.transform.nbytes_in_flight == 3 * bracket.nbytes_per_slot
+        with overlap.Runtime(comm) as other, bracket.on(other) as again:
+            again.advect(np.ascontiguousarray(a[:, bracket.rows]))
+            assert np.array_equal(again(mine), expected) and again.points == bracket.points
+            assert again.transform.settings == bracket.transform.settings
+    with pytest.raises(overlap.ClosedError):
+        bracket.on(comm)

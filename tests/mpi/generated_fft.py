@@ -261,6 +261,7 @@ SUBJECTS = (
         words=("plan", "Bracket", "runtime"),
         use=("__call__",),
         working=CLOSING,
+        internal={"on": AFTER_LOSSES},
         calls={
             "__call__": Call(lambda lab, one: {"f": filled(one.spectrum), "out": one.spectrum.empty()}),
             "advect": Call(lambda lab, one: {"a": filled(one.advecting)}),

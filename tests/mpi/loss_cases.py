@@ -54,6 +54,19 @@ def fft3(rt, wait):
     return planned(rt, wait, overlap.FFT3, layout={"grid": (rt.comm.size, 1)})
 
 
+def bracket(rt, wait):
+    """Of one field with itself: nothing."""
+    plan = overlap.Bracket(rt, (4, 2, 5, 9), settings={"wait": wait, "depth": 2})
+    f = plan.spectrum.empty()
+    f[...] = field(f.global_shape, f.local_slice) * (np.arange(5) > 0)[plan.rows, None]
+    plan.advect(np.ascontiguousarray(f[0]))
+
+    def call():
+        np.testing.assert_allclose(np.asarray(plan(f))[0], 0, atol=1e-11)
+
+    return call, [plan]
+
+
 def slices(rt, wait):
     """Collectives, and messages round a ring: whoever waits for a survivor hears of the loss too."""
     comm, size, rank = rt.comm, rt.comm.size, rt.comm.rank
@@ -269,6 +282,7 @@ DOINGS = {
     for one in (
         planned,
         fft3,
+        bracket,
         slices,
         halo,
         halo_messages,

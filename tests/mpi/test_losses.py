@@ -11,6 +11,7 @@ DOINGS = (  # three at a time: of four ranks one is left
     ("planned", "block"),
     ("planned", "poll"),
     ("fft3", "poll"),
+    ("bracket", "poll"),
     ("slices", "off"),
     ("slices", "block"),
     ("slices", "poll"),
