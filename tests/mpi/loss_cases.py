@@ -55,7 +55,7 @@ def fft3(rt, wait):
 
 
 def bracket(rt, wait):
-    """Of one field with itself: nothing."""
+    """The bracket of a field with itself, which vanishes."""
     plan = overlap.Bracket(rt, (4, 2, 5, 9), settings={"wait": wait, "depth": 2})
     f = plan.spectrum.empty()
     f[...] = field(f.global_shape, f.local_slice) * (np.arange(5) > 0)[plan.rows, None]
