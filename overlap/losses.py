@@ -132,6 +132,13 @@ class Guard:
             return None
         return self.lose(what)
 
+    def explains(self, error: BaseException) -> bool:
+        """Tell whether a rank is lost, so that an exception may come of values that it has never sent.
+
+        If a rank dies in a collective, Open MPI 5.0.11 may return success on others, and nothing of that rank.
+        """
+        return isinstance(error, Exception) and bool(self._lost_ranks(OTHER_S))
+
     def lose(self, what: str) -> RankLost:
         """Have nobody wait on a guarded communicator any more: a rank is lost."""
         if self.lost is None:
@@ -205,6 +212,8 @@ class DetectingLoss:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._guard is not None and error is not None:
             lost = self._guard.loss(error, str(self._what))
+            if lost is None and self._guard.explains(error):
+                lost = self._guard.lose(str(self._what))
             if lost is not None and lost is not error:
                 raise lost from error
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
-from ..losses import detecting_loss
+from ..losses import detecting_loss, guard_of
 from ..masks import refuse_masks
 from . import redistribution, reductions, storage
 from .distribution import Distribution, Placed
@@ -308,3 +308,7 @@ class DistArray(PlacedArray):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
         with detecting_loss(self.comm, what):
             yield self.comm, self._where
+            if (
+                guard_of(self.comm) is not None
+            ):  # nobody takes for good what a rank that is lost since may not have sent
+                self.comm.Barrier()

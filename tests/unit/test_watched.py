@@ -52,6 +52,7 @@ MAKERS = {"Allocate_shared", "Clone", "Create", "Create_cart", "Create_group", "
 # Calls that a user makes on a communicator of the user's own, without any runtime: nobody is inside
 # of the library when one of them begins.
 USERS_OWN = {
+    ("arrays/distarray.py", "Barrier"),
     ("arrays/distarray.py", "gather"),
     ("arrays/redistribution.py", "gather"),
     ("lowlevel/segments.py", "allgather"),
