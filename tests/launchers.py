@@ -17,6 +17,7 @@ import rank
 from processes import MARK, JobFailed, Result, end_all, marked, start, text_of
 
 START_S = 300.0  # for a launcher to start its ranks
+END_S = 30.0  # for ranks to end by themselves, on a machine that has other work
 JOIN_IN_S = 1.0  # for other ranks to say why they fail too
 MOST_RANKS = 24  # that wait for cases at a time
 
@@ -156,7 +157,7 @@ class Launcher:
         """
         self._disconnect()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(processes.GRACE_S)
+            self.process.wait(END_S)
         status = self.process.poll()
         left = end_all(self.mark, 0 if status is None else processes.GRACE_S)
         err = text_of(self.folder, "err")
