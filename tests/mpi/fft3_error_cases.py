@@ -73,7 +73,8 @@ def _failing(transform, site, stage):
         return site in rows.label.split(", ") and schedule._labels[number] is tasks[len(tasks) // 2]
 
     if site == "exchange":
-        return failing(Issue, "operation", lambda _, issue, *args: transform._parts[issue.slice] in tasks[len(tasks) // 2 :])
+        last = tasks[len(tasks) // 2 :]
+        return failing(Issue, "operation", lambda _, issue, *args: transform._parts[issue.slice] in last)
     if site == "MPI":
         comms = {
             id(transform._comms[one.dimension])
