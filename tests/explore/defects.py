@@ -99,7 +99,7 @@ DEFECTS = {
     "draining leaves out the operation that did not start": (leaves_out_the_refused,),
     "an error that Testsome reports is dropped": (drops_errors,),
     "an error of Testsome that belongs to no request is dropped": (
-        Within("Polling._done", "self._job.fail(None, failure)", "None"),
+        Within("Polling._done", "self._failed(None, failure)", "None"),
     ),
     "a barrier lets slices pass before the last one has come": (
         Within("Executor._issue_all", "not rotation", "len(rotation) < len(parked)"),
