@@ -262,6 +262,25 @@ def plane_waves(comm):
                 np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
+@small_units(2**13)
+def fields_in_one_message(comm):
+    """Several fields that take two exchanges, of one message or two each: work memory serves every other field."""
+    shape, axes = (5, 8, 30, 16), (-3, -2, -1)
+    whole = np.random.default_rng(4).standard_normal((2, *shape))
+    for wait, chunk, order in product(("off", "block", "poll"), (1, 2, 64), ("natural", "transposed")):
+        settings = {"wait": wait, "depth": 3, "chunk": chunk, "effort": "estimate"}
+        layout = {"restore": True, "grid": (1, comm.size), "order": order}
+        with overlap.FFT3(comm, shape, complex, layout=layout, settings=settings) as plan:
+            u = plan.real.empty()
+            u[...] = (whole[0] + 1j * whole[1])[plan.real.local_slice]
+            spectrum = plan.forward(u)
+            right = np.fft.fftn(whole[0] + 1j * whole[1], axes=axes)
+            if order == "transposed":
+                right = np.moveaxis(right, -3, -1)
+            np.testing.assert_allclose(spectrum, right[plan.spectrum.local_slice], rtol=0, atol=1e-11)
+            np.testing.assert_allclose(plan.backward(spectrum), u, rtol=0, atol=1e-13)
+
+
 @small_units()
 def finer_along_some_axes(comm):
     """A layout names the points of the grid in real space; an axis that has no more keeps its Nyquist mode."""

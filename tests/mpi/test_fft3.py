@@ -86,6 +86,11 @@ def test_every_step(ranks, grid, dtype):
     jobs.run_job("fft3_cases:every_step", ranks, args={"shape": (13, 10, 36), "dtype": dtype, "grid": grid})
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_fields_in_one_message(ranks):
+    jobs.run_job("fft3_cases:fields_in_one_message", ranks)
+
+
 SETTINGS = [(None, None, None), (1, 1, None), (3, 1, 0.5), (2, 4, 1.0), (2, 1, 1.0)]
 
 

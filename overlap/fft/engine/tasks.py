@@ -134,8 +134,10 @@ def streamed(units: int, fields: int, chunk: int) -> list[Task]:
     parts = chunks(units, chunk)
     found: list[Task] = []
     packed: dict[tuple[int, int], int] = {}
+    # A field's second exchange of a unit is issued before the first one of the field whose units then lie in its place.
+    lead = min(LEAD, 2 * len(parts) - 1)
     turns = sorted(
-        (field * len(parts) + i + LEAD * stage, stage, field, i)
+        (field * len(parts) + i + lead * stage, stage, field, i)
         for field in range(fields)
         for stage in (0, 1)
         for i in range(len(parts))
