@@ -44,7 +44,7 @@ class Axis:
 
     @property
     def real(self) -> bool:
-        """Whether data are real before the forward transform, and complex after it."""
+        """Tell whether data are real before the forward transform, and complex after it."""
         return self.kind == "r2c"
 
     def real_kind(self, forward: bool) -> int | None:

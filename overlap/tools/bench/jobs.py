@@ -56,11 +56,11 @@ class Size(Protocol):
 
     @property
     def exchange(self) -> str | None:
-        """How numbers travel."""
+        """Tell how numbers travel."""
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """What is transformed along every axis."""
+        """Tell what is transformed along every axis."""
 
 
 class Transforms:
