@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -261,3 +262,12 @@ def test_timeline_shown_is_of_links_and_balanced():
 
 def test_quick_keeps_large_planes():
     assert demo.quick(Case(slices=64, rounds=9)) == replace(Case(), slices=12, rounds=3)
+
+
+def test_a_demo_needs_no_scipy(monkeypatch):
+    """Results are checked by numpy alone, but for kinds that it does not have."""
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    field = np.random.default_rng(1).random((6, 8))
+    np.testing.assert_allclose(jobs._spectrum(field), np.fft.rfft2(field), rtol=0, atol=1e-13)
+    with pytest.raises(ValueError, match="kinds: expected scipy to be installed"):
+        Case(workload="fft3", shape=(8, 8, 8), dtype="f8", kinds=("dct2", "c2c", "r2c"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,8 @@ class Case:
             object.__setattr__(self, "kinds", kinds_of(list(self.kinds), self.dtype, len(self.shape)))
             if problem := kinds_problem(self.kinds, self.shape, self.dtype, job.axes):
                 raise ValueError(f"kinds: {problem}")
+            if not _has_scipy():
+                raise ValueError("kinds: expected scipy to be installed, by which results are checked, got none")
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
             raise ValueError(
@@ -150,3 +153,10 @@ class Case:
 def _one_of(name: str, value: object, allowed: Collection[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def _has_scipy() -> bool:
+    try:
+        return find_spec("scipy") is not None
+    except ValueError:  # it is not to be imported
+        return False

@@ -357,13 +357,13 @@ def _noise(case: Size, z: int, which: int) -> np.ndarray:
 
 def _spectrum(field: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarray:
     """Spectrum in double precision, by default the half spectrum of a real field."""
-    from scipy import fft  # takes a while to be imported
-
     found = field.astype("c16" if np.iscomplexobj(field) else "f8")
     for axis, kind in reversed([*enumerate(kinds_of(kinds and list(kinds), found.dtype, found.ndim))]):
         if kind in ("c2c", "r2c"):
             found = (np.fft.fft if kind == "c2c" else np.fft.rfft)(found, axis=axis)
         else:
+            from scipy import fft  # which an installation for the demo has not
+
             found = getattr(fft, kind[:3])(found, type=int(kind[3:]), axis=axis)
     return found
 
