@@ -9,13 +9,13 @@ over those of one with ``exchange="f4"``: the medians over the rounds of the rat
 """
 
 import argparse
-import json
-import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+
+from recording import Recording
 
 from overlap.tools import launch
 from overlap.tools.bench.cases import Case
@@ -124,23 +124,11 @@ def main():
     if launch.under_mpi():
         on_ranks(options)
         return 0
-    records = []
-
-    def show(record):
-        records.append(record)
-        print(line(record), flush=True)
-
+    recording = Recording(line)
     for link in options.links:
-        status = launch.run_ranks(
-            [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--on", link],
-            ranks=options.ranks,
-            link=None if link == "shm" else link,
-            on_line=launch.listening(show),
-        )
-        if status:
+        if status := recording.run("--on", link, ranks=options.ranks, link=None if link == "shm" else link):
             return status
-    if options.json:
-        options.json.write_text(json.dumps({"cases": records, "rounds": options.rounds}, indent=1) + "\n")
+    recording.write(options.json, options.rounds)
     return 0
 
 

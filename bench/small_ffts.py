@@ -16,8 +16,6 @@ overflow.
 """
 
 import argparse
-import json
-import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from statistics import median
 from time import perf_counter
 
 from peers import install
+from recording import Recording
 
 from overlap.tools import launch
 
@@ -284,20 +283,11 @@ def main():
         return 0
     if options.install:
         install()
-    records = []
-
-    def show(record):
-        records.append(record)
-        print(line(record), flush=True)
-
+    recording = Recording(line)
     for ranks in options.ranks:
-        status = launch.run_ranks(
-            [sys.executable, os.path.abspath(__file__), *sys.argv[1:]], ranks=ranks, on_line=launch.listening(show)
-        )
-        if status:
+        if status := recording.run(ranks=ranks):
             return status
-    if options.json:
-        options.json.write_text(json.dumps({"cases": records, "rounds": options.rounds}, indent=1) + "\n")
+    recording.write(options.json, options.rounds)
     return 0
 
 

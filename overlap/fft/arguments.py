@@ -36,6 +36,15 @@ def integers(values: Any) -> tuple[int, ...] | None:
         return None
 
 
+def axes_of_array(axes: Any, count: int) -> tuple[int, ...] | None:
+    """Return axes of an array of `count` dimensions, counted from 0; None unless there are some, each once."""
+    given = integers(axes)
+    if not given or any(not -count <= axis < count for axis in given):
+        return None
+    found = tuple(axis % count for axis in given)
+    return found if len(set(found)) == len(found) else None
+
+
 def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
     """Return what is wrong with a global shape of batch axes, 0 or more, and of `axes`, 1 or more."""
     lengths, count = integers(shape), len(axes)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import Layout, Transpose
-from .arguments import integers, shown
+from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
 from .engine.axis import Axis
 from .engine.route import Route, for_stages
-from .fourier import FourierPlan
+from .fourier import FourierPlan, mode_numbers
 from .function import Dealias, Function
 from .plan import PlanComm
 from .planning.settings import Settings
@@ -118,7 +118,7 @@ class FFTN(FourierPlan):
             return f"expected split to be one axis or two, each from {-count} to {count - 1}, received others"
         if problem := default_problem(layout, self._kind, ("order", "dealias")):
             return problem
-        ranks, real = self.comm.size, _is_real(self._dtype_given)
+        ranks, real = self.comm.size, np.dtype(self._dtype_given).kind == "f"
         chosen = self._chosen_split()
         grid = integers(layout.grid) if layout.grid is not None else None
         if layout.grid is not None and (grid is None or len(grid) != len(chosen) or prod(grid) != ranks):
@@ -181,10 +181,9 @@ class FFTN(FourierPlan):
             For each of `axes`, in the order given, an array of a shape that broadcasts to the local spectrum.
         """
         self._check_in_use()
-        found = []
+        found, lines = [], self._lines(self._fine)
         for axis in self._wanted or ():
-            line = self._lines(self._fine)[axis + 1]
-            modes = (np.fft.rfftfreq if line.real else np.fft.fftfreq)(line.points, 1 / line.points)
+            modes = mode_numbers(lines[axis + 1].kind, self._points[axis])
             shape = [1] * len(self._points)
             shape[axis] = -1
             found.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
@@ -236,26 +235,14 @@ class FFTN(FourierPlan):
 
 
 def _places(axes: Any, count: int) -> tuple[int, ...] | None:
-    """Return axes counted from 0, each once; None if they make no sense."""
-    given = integers((axes,)) or integers(axes)
-    if not given or any(not -count <= axis < count for axis in given):
-        return None
-    found = tuple(axis % count for axis in given)
-    return found if len(set(found)) == len(found) else None
+    """Return one axis, or several, as of `axes_of_array`."""
+    return axes_of_array((axes,) if integers((axes,)) else axes, count)
 
 
 def _squarest(size: int) -> tuple[int, int]:
     """Return the grid of so many ranks that is as square as possible."""
     short = max(each for each in range(1, isqrt(size) + 1) if size % each == 0)
     return size // short, short
-
-
-def _is_real(dtype: Any) -> bool:
-    """Tell whether a data type is real; not if it is none."""
-    try:
-        return np.dtype(dtype).kind == "f"
-    except TypeError:
-        return False
 
 
 def _route(wanted: Any, here: Layout, restore: bool) -> tuple[Route, Layout]:

@@ -32,7 +32,7 @@ from ..arrays import DistArray, Distribution, block, mask_problem, same_ranks
 from ..errors import InputError
 from ..runtime import Runtime
 from ..runtime.kept_with import KeptWith
-from .arguments import NORMS, choice_problem, integers, shown
+from .arguments import NORMS, axes_of_array, choice_problem, integers, shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2
 from .fft3 import FFT3
@@ -53,7 +53,7 @@ class _Plans:
     def find(self, request: _Request, shape: tuple[int, ...], dtype: np.dtype) -> FourierPlan:
         """Return the plan for a request, made now if it is not among those that are kept (collective)."""
         norm, axes, split = request.norm, request.axes, request.split
-        key = len(shape), shape, dtype, norm, request.workers, axes, split
+        key = shape, dtype, norm, request.workers, axes, split
         if key not in self._plans:
             runtime = self.runtime(request.workers)
             if split is not None:
@@ -214,13 +214,13 @@ def _request(
 ) -> _Request:
     """Check the arguments of this rank."""
     dimensions = array.ndim
-    chosen = integers(range(dimensions) if axes is None else axes)
-    if not chosen or any(not -dimensions <= axis < dimensions for axis in chosen):
-        raise InputError(f"expected axes from {-dimensions} to {dimensions - 1}, received axes={shown(axes)}")
-    chosen = tuple(axis % dimensions for axis in chosen)
+    chosen = axes_of_array(range(dimensions) if axes is None else axes, dimensions)
+    if chosen is None:
+        raise InputError(
+            f"expected axes from {-dimensions} to {dimensions - 1}, one or more and each once, received "
+            f"axes={shown(axes)}"
+        )
     count = len(chosen)
-    if len(set(chosen)) < count:
-        raise InputError(f"expected axes, each once, received axes={shown(axes)}")
     if problem := choice_problem(norm=(norm, NORMS)):
         raise InputError(problem)
     lengths = None if s is None else integers(s)
@@ -251,10 +251,11 @@ def _request(
             raise InputError(f"expected split to be None or {where.axes[0]}, as of x, received split={split}")
         (held,) = where.axes
     elif ranks > 1 and not kind.forward and split is None:
+        given = usual if in_order else chosen[-1]
         raise InputError(
             "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
-            f"array: what {kind.name.removeprefix('i')} gives is split along axis {usual if in_order else chosen[-1]} "
-            f"of {dimensions}, split={usual if in_order else chosen[-1]}"
+            f"array: what {kind.name.removeprefix('i')} gives is split along axis {given} of {dimensions}, "
+            f"split={given}"
         )
     serving = None
     if not in_order or (ranks > 1 and held != usual):
