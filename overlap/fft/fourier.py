@@ -400,12 +400,6 @@ class FourierPlan(Plan):
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
             problem = self._operators_problem() or dealias_problem(self._points, dealias, self._kinds)
-            scaled = [kind for kind in self._kinds if kind in REAL_KINDS and REAL_KINDS[kind].before]
-            if scaled and self._norm == "ortho":
-                problem = (
-                    f"expected norm='backward' or 'forward' for operators, as an orthogonal {scaled[0]!r} scales "
-                    "values at walls, so that its modes are no series of the field, received a plan with norm='ortho'"
-                )
             self.runtime.preflight(problem, lengths=box, dealias=dealias)
         points = float(np.prod(self._points, dtype=object))
         return SpectralOperators(self, self._points, self._kinds, points ** (2 * self._power - 2), box, dealias)
@@ -431,7 +425,13 @@ class FourierPlan(Plan):
 
     def _operators_problem(self) -> str | None:
         """Say why the plan has no operators, or None."""
-        return None
+        scaled = [kind for kind in self._kinds if kind in REAL_KINDS and REAL_KINDS[kind].before]
+        if not scaled or self._norm != "ortho":
+            return None
+        return (
+            f"expected norm='backward' or 'forward' for operators, as an orthogonal {scaled[0]!r} scales "
+            "values at walls, so that its modes are no series of the field, received a plan with norm='ortho'"
+        )
 
     def _own_options(self) -> dict[str, Any]:
         """Return the arguments that only this kind of plan has."""

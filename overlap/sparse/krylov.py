@@ -366,10 +366,15 @@ def _check_preconditioned(square: float, product: float, limit: float, iteration
     """Refuse a preconditioner that is not positive definite, and what is not finite."""
     # At the end rounding may decide on a sign.
     if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
-        raise InputError(
-            f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
-            f"r.r = {square:g} in iteration {iteration}"
-        )
+        raise bad_preconditioner(square, product, iteration)
+
+
+def bad_preconditioner(square: float, product: float, iteration: int) -> InputError:
+    """Make the error that a preconditioner is not positive definite, or a number not finite."""
+    return InputError(
+        f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
+        f"r.r = {square:g} in iteration {iteration}"
+    )
 
 
 def check_finite(number: complex, iteration: int) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import InputError, repr_of
+from ..errors import repr_of
 from ..runtime.requests.requests import AsyncComm
 from .arguments import finite_problem, whole_problem
-from .krylov import ROUNDINGS, check_finite
+from .krylov import ROUNDINGS, bad_preconditioner, check_finite
 from .solution import Solution
 from .system import Callback, System
 
@@ -309,8 +309,5 @@ def minres(
 def _norm_of(product: float, square: float, iteration: int) -> float:
     """Return the norm that M gives a vector, the root of r.Mr; refuse M if that is not positive."""
     if not (product > 0 or square == 0) or not np.isfinite(square + product):
-        raise InputError(
-            f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
-            f"r.r = {square:g} in iteration {iteration}"
-        )
+        raise bad_preconditioner(square, product, iteration)
     return float(np.sqrt(product))
