@@ -25,7 +25,9 @@ from .hot_wait import wait_for
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: meetings so far, the board's address, rank, ranks
 TAG_BITS = 8  # of a word: the number of its meeting
+TAG = (1 << TAG_BITS) - 1
 FLAG_BITS = 2  # then what is true of this rank, then a value
+FLAGS = (1 << FLAG_BITS) - 1
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
 
 
@@ -83,9 +85,12 @@ class Rendezvous:
         if self._board is None:
             self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
             return
-        words = self._met(header_word(numbers))
-        signatures = [value for _, value in words]
-        numbers[0] = min(flags for flags, _ in words)
+        own = header_word(numbers)
+        words = self._met(own)
+        if words.count(own) == len(words):  # nearly always
+            return
+        signatures = [word >> FLAG_BITS for word in words]
+        numbers[0] = min(word & FLAGS for word in words)
         numbers[1], numbers[2] = min(signatures), -max(signatures)
 
     def sum(self, sums: array[int]) -> None:
@@ -101,24 +106,23 @@ class Rendezvous:
         MPI.Exception
         """
         words = self._met(agreement_word(sums))
-        sums[0] = sum(flags & 1 for flags, _ in words)
-        sums[1] = sum(value for _, value in words) & VALUE
-        sums[2] = sum(flags >> 1 for flags, _ in words)
+        sums[0] = sum(word & 1 for word in words)
+        sums[1] = sum(word >> FLAG_BITS for word in words) & VALUE
+        sums[2] = sum(word >> 1 & 1 for word in words)
 
-    def _met(self, word: int) -> list[tuple[int, int]]:
-        """Exchange words with all ranks; returns flags and value of each rank."""
+    def _met(self, word: int) -> list[int]:
+        """Exchange words with all ranks; returns those of all, each with flags and a value."""
         board, state = self._board, self.state
         assert board is not None
         with held_signals():  # nobody may leave between writing and reading
             number = state[NUMBER] = state[NUMBER] + 1
-            tag, column, width = number % (1 << TAG_BITS), number % 2, LINE // 8
+            tag, column, width = number & TAG, number & 1, LINE // 8
             board[width * state[RANK] + column] = word << TAG_BITS | tag
             found = []
             for place in range(column, width * state[SIZE], width):
-                if (here := board[place]) % (1 << TAG_BITS) != tag:
+                if (here := board[place]) & TAG != tag:
                     here = self._awaited(board, place, tag)
-                here >>= TAG_BITS
-                found.append((here % (1 << FLAG_BITS), here >> FLAG_BITS))
+                found.append(here >> TAG_BITS)
         return found
 
     def _awaited(self, board: memoryview, place: int, tag: int) -> int:
@@ -126,7 +130,7 @@ class Rendezvous:
 
         def is_there() -> bool:
             self.comm.Iprobe()
-            return board[place] % (1 << TAG_BITS) == tag
+            return board[place] & TAG == tag
 
         wait_for(is_there)
         return board[place]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .slots import Slice, Slot
 
 POLLS_PER_EXCHANGE = 8  # by default
+TESTS = 8  # of the oldest operation, before all are looked at
 
 
 class Polling(Waiting):
@@ -168,9 +169,8 @@ class Polling(Waiting):
             return
         if self._here:
             self._watch_all()
-        hot_s = self._host.hot_s
-        hot = self._idle() and self._interval_s < hot_s and self._clock() - self._last_completion < hot_s
         started = self._clock()
+        hot = self._is_hot() and started - self._last_completion < self._host.hot_s
         self._sleep(0.0 if hot else self._sleep_s)
         self.waited_s += self._clock() - started
 
@@ -192,11 +192,9 @@ class Polling(Waiting):
         self._sleep_s = min(
             max(interval / self._polls, 0.5 * self._sleep_s, SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S
         )
-        finished = [self._in_flight[place] for place in done]
-        for place in sorted(done, reverse=True):
-            del self._in_flight[place], self._requests[place]
-        for owner in finished:
-            slot = owner
+        for gone, place in enumerate(sorted(done)):
+            del self._requests[place - gone]
+            slot = owner = self._in_flight.pop(place - gone)
             if type(owner) is Pending:
                 owner.done, owner.error = True, error
                 slot, owner.slot = owner.slot, None
@@ -207,9 +205,23 @@ class Polling(Waiting):
             self.completed(slot, error)
         return True
 
+    def _is_hot(self) -> bool:
+        """Tell whether exchanges are shorter than a sleep, and nothing else is to do."""
+        return self._interval_s < self._host.hot_s and self._idle()
+
+    def _oldest_is_over(self) -> bool:
+        """Test the oldest operation, again and again: a look at all of them costs as much as six tests."""
+        test = self._requests[0].Test
+        for _ in range(TESTS):  # noqa: SIM110 (a generator takes twice the time)
+            if test():
+                return True
+        return False
+
     def _done(self) -> tuple[list[int] | None, MPI.Exception | None]:
         """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
         try:
+            if self._is_hot() and self._oldest_is_over():
+                return [0], None
             return self._host.test_some(self._requests), None
         except MPI.Exception as failure:
             # MPI does not tell which has completed well and which has not: what it took is lost.

@@ -113,12 +113,12 @@ class Waiting:
         left to open that: a wait that can never end is seen at once.
         """
         job = self._job
-        if self._workers is None and slot in self._ready:  # what nearly every visit finds, where nobody else is
-            self._run(slot)
-            if slot.item is not None:
-                item, slot.item = slot.item, None
-                return item
         while True:
+            if self._workers is None and slot in self._ready:  # before a look at MPI, which costs as much as the step
+                self._run(slot)
+                if slot.item is not None:  # nobody else is there to guard it from
+                    item, slot.item = slot.item, None
+                    return item
             with job.lock:
                 item, slot.item = slot.item, None
                 self._awaited = None if item is not None else slot
