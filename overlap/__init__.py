@@ -19,6 +19,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
       trace         what every thread did, and when
+      load          how long a rank computes, and how long it waits
       requests      what slices await, and how ranks agree on it
       coordinator   where all ranks meet: headers, deadlines, communicators
       scheduling    one call on one rank: slots, the executor, ways to wait

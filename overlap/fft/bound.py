@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import DistArray
 from ..lowlevel.memory import address_of
 
 CALLS = 32  # whose arrays are remembered
@@ -112,4 +113,6 @@ def _name(array: np.ndarray) -> Any:
 
 def _state(array: np.ndarray) -> tuple[Any, ...]:
     """All that may change of an array: its address, whether it may be written to, its layout and type."""
+    if type(array) is DistArray:  # its layout and type stay
+        return address_of(array), array.flags.writeable
     return address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype

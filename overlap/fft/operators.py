@@ -231,7 +231,8 @@ class SpectralOperators:
         Raises
         ------
         InputError
-            On all ranks: something is no array of the spectrum, or the plan has cosine or sine transforms.
+            On all ranks: something is no array of the spectrum, ranks give different numbers of fields, or the plan
+            has cosine or sine transforms.
         """
         _, energies = self._energies(fields)
         count = len(self.lengths)
@@ -304,6 +305,7 @@ class SpectralOperators:
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
+            self._plan.runtime.preflight(fields=len(fields))
             found = np.zeros(spectrum.shape)
             for field in fields:
                 values = np.asarray(field)

@@ -71,6 +71,8 @@ class TimeStepper:
         parts = [np.asarray(one) for one in (linear if self._several else [linear])]
         if any(one.dtype.kind not in "iufc" for one in parts):
             raise InputError(f"expected linear to be numbers, received {', '.join(str(one.dtype) for one in parts)}")
+        if any(np.isnan(one).any() for one in parts):
+            raise InputError("expected linear to be numbers, received some that are not (nan)")
         self._nonlinear = nonlinear
         self._factors = [_FACTORS[scheme](one, step_s) for one in parts]
         self._double = True

@@ -254,10 +254,10 @@ def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
 def address_of(array: np.ndarray) -> int:
     """Tell where an array's first item is, in Python and in compiled code."""
     try:
-        return int(MPI.Get_address(array))  # a tenth of the time that NumPy's interface takes
+        address: int = MPI.Get_address(array)  # a tenth of the time that NumPy's interface takes
     except BufferError:  # the array is not contiguous
-        address: int = array.__array_interface__["data"][0]
-        return address
+        address = array.__array_interface__["data"][0]
+    return address
 
 
 def line_zeros(nbytes: int) -> np.ndarray:

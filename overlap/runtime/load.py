@@ -6,7 +6,10 @@ left of a call's time, of all threads that compute in it, is waiting: for messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
+
+CALLS, WALL_NS, COMPUTING_NS, THREADS_NS = range(4)  # words; compiled code counts its calls itself
 
 
 @dataclass
@@ -22,6 +25,8 @@ class Load:
         Time in steps of slices, of all threads together.
     threads_s : float
         The calls' time, each multiplied by the number of threads that could compute in it.
+    words : array of int
+        The same, times in nanoseconds.
 
     Examples
     --------
@@ -32,17 +37,35 @@ class Load:
     (True, True)
     """
 
-    calls: int = 0
-    wall_s: float = 0.0
-    computing_s: float = 0.0
-    threads_s: float = 0.0
+    words: array[int] = field(default_factory=lambda: array("q", bytes(32)))
+
+    @property
+    def calls(self) -> int:
+        """Tell how many calls there were."""
+        return self.words[CALLS]
+
+    @property
+    def wall_s(self) -> float:
+        """Tell how long they have taken, in seconds."""
+        return 1e-9 * self.words[WALL_NS]
+
+    @property
+    def computing_s(self) -> float:
+        """Tell how long threads have computed, in seconds."""
+        return 1e-9 * self.words[COMPUTING_NS]
+
+    @property
+    def threads_s(self) -> float:
+        """Tell how long threads could have computed, in seconds."""
+        return 1e-9 * self.words[THREADS_NS]
 
     def add(self, wall_s: float, computing_s: float, threads: int) -> None:
         """Count one call."""
-        self.calls += 1
-        self.wall_s += wall_s
-        self.computing_s += computing_s
-        self.threads_s += threads * wall_s
+        words, wall_ns = self.words, int(1e9 * wall_s)
+        words[CALLS] += 1
+        words[WALL_NS] += wall_ns
+        words[COMPUTING_NS] += int(1e9 * computing_s)
+        words[THREADS_NS] += threads * wall_ns
 
     @property
     def waiting(self) -> float:

@@ -19,7 +19,7 @@ from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
 from .runner import Runner
-from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, NOT_MADE, OVER, UNFINISHED, WholeCall
+from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, WholeCall
 from .threads.placement import INLINE, PlacementChoice
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
@@ -230,6 +230,7 @@ class Pipeline(Uncopied):
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
+            (self.load, runner.load),
             None if runner.trace is None else rows(),
         )
 
@@ -251,7 +252,6 @@ class Pipeline(Uncopied):
                 coordinator.check_idle()
                 if held_signals().error is not None:  # this call is part of another one
                     coordinator.synchronize_here(header, None, not coordinator.nested)
-                call.outcome = NOT_MADE
                 try:
                     if execute(*arguments) == OVER:
                         coordinator.count_header()
@@ -266,9 +266,6 @@ class Pipeline(Uncopied):
         if runner.trace is not None:
             for span in call.spans():
                 runner.trace.add(current_thread().name, *span)
-        took_s, computing_s = call.took_s
-        for load in (self.load, runner.load):
-            load.add(took_s, computing_s, 1)
 
     def _conclude(self, call: WholeCall, header: Header, error: BaseException | None) -> None:
         """Conclude a call that has not ended well on all ranks: raises their error, or what a handler has raised."""

@@ -228,6 +228,13 @@ def path_of(lab: Lab) -> str:
     return path
 
 
+OF_STEPS = {
+    "t=negative": "any time",
+    "t=nan": "for the user's function only",
+    "t=infinite": "for the user's function only",
+    "state=shape": "of any shape that goes with that of linear",
+}
+
 SUBJECTS = (
     constructor(
         "FFT2",
@@ -416,7 +423,11 @@ SUBJECTS = (
         kind=overlap.fft.SpectralOperators,
         calls={
             "curl": Call(lambda lab, one: {"vector": two_fields(lab, one)}, local=True),
-            "derivative": Call(lambda lab, one: {"field": a_field(lab, one), "axis": -1, "order": 2}, local=True),
+            "derivative": Call(
+                lambda lab, one: {"field": a_field(lab, one), "axis": -1, "order": 2},
+                local=True,
+                legal={"axis=negative": "-1 is x"},
+            ),
             "divergence": Call(lambda lab, one: {"vector": two_fields(lab, one)}, local=True),
             "energy": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
             "energy_spectrum": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
@@ -436,15 +447,14 @@ SUBJECTS = (
             "TimeStepper": Call(
                 lambda lab, one: {"linear": np.ones(2), "nonlinear": lambda t, y: 0 * y, "dt": 0.1, "scheme": "rk4"},
                 local=True,
-                legal={"linear=empty": "as many as there are modes here"},
+                legal={"linear=shape": "as many as there are modes here"},
             ),
-            "step": Call(
-                lambda lab, one: {"t": 0.0, "state": np.ones(2)}, local=True, legal={"t=negative": "any time"}
-            ),
+            "step": Call(lambda lab, one: {"t": 0.0, "state": np.ones(2)}, local=True, legal=OF_STEPS),
             "run": Call(
                 lambda lab, one: {"state": np.ones(2), "steps": 1, "t": 0.0, "each": np.multiply},
                 local=True,
-                legal={"each=None": "nothing is called", "t=negative": "any time"},
+                legal={"each=None": "nothing is called", **OF_STEPS},
+                skipped={"steps=huge": "so many steps take for ever"},
             ),
         },
     ),

@@ -9,14 +9,20 @@ from fft2_cases import random, same_bits
 
 import overlap
 from overlap.fft import field_transform
-from overlap.runtime.scheduling.whole_call import BUSY, WholeCall
+from overlap.runtime import Pipeline
+from overlap.runtime.scheduling.whole_call import BUSY
 
 
 @contextmanager
 def executions():
     """Meanwhile the mock that is given counts the calls that compiled code makes as a whole, and that end well."""
-    counted, times = mock.Mock(), WholeCall.took_s
-    with mock.patch.object(WholeCall, "took_s", property(lambda call: (counted(), times.fget(call))[1])):
+    counted, make = mock.Mock(), Pipeline.make
+
+    def counting(pipeline, call, *given):
+        make(pipeline, call, *given)
+        counted()
+
+    with mock.patch.object(Pipeline, "make", counting):
         yield counted
 
 

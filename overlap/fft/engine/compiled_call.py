@@ -32,6 +32,7 @@ from ...lowlevel.memory import (
     words,
 )
 from ...runtime.coordinator.rendezvous import BOARD, FLAG_BITS, LINE, NUMBER, RANK, SIZE, TAG_BITS, VALUE
+from ...runtime.load import CALLS, COMPUTING_NS, THREADS_NS, WALL_NS
 from ...runtime.scheduling.whole_call import (
     AGREEMENT_WORD,
     AGREES,
@@ -56,6 +57,7 @@ from ...runtime.scheduling.whole_call import (
     IDLE,
     IN_PLACE,
     IPROBE,
+    LOADS,
     LONGEST_SLEEP_US,
     MEETING,
     MIN,
@@ -161,9 +163,23 @@ def execute_call(tables: int, arrays: int, scratch: int) -> int:
         if found == OVER and state[AGREES]:
             found = _agreed(mpi, state, len(rows))
         state[ENDED] = clock_ns(address_of(state) + 8 * CLOCK)
+        if found == OVER:
+            _count(state, state[LOADS])
+            _count(state, state[LOADS + 1])
     state[OUTCOME] = found
     exchange_word(address_of(state) + 8 * BUSY, 0)
     return found
+
+
+@njit
+def _count(state: np.ndarray, load: int) -> None:
+    """Count a call, made by one thread, in a load."""
+    if load:
+        took_ns, counted = state[ENDED] - state[BEGAN], words(load)
+        counted[CALLS] += 1
+        counted[WALL_NS] += took_ns
+        counted[COMPUTING_NS] += took_ns - state[WAITED]
+        counted[THREADS_NS] += took_ns
 
 
 @njit

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..coordinator.coordinator import Coordinator
     from ..coordinator.header import Header
     from ..coordinator.rendezvous import Rendezvous
+    from ..load import Load
     from .executor import Executor
     from .job import Job
     from .waiting import Waiting
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 BUSY, AGREES, PHASE, SINCE, STEP, STARTED, CODE, BEGAN, WAITED, ENDED, REQUEST = range(11)
 NUMBERS, SUMS, CLOCK, FLAG = 11, 14, 17, 19  # three of a header; three of an agreement; two; MPI's status
 STAMPS = 32  # where the times stand at which the rows have ended; 0: nobody wants to know
-OUTCOME, WORDS = 33, 34  # how it has ended
+OUTCOME = 33  # how it has ended
+LOADS, WORDS = 34, 36  # where two loads stand, in which a call that ends well is counted
 IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, or for what was issued
 # Words of a table of MPI: functions, handles, and whether exchanges are started and polled for; where the state of the
 # ranks' meeting is, 0 if they have no board, and what is written there at the beginning and at the end.
@@ -61,9 +63,9 @@ IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, o
     TOLD,  # six words: three of the header, three of the agreement
 ) = range(19)
 # How a call has ended: well; another thread is in it; the header tells that some rank is not well, or wants something
-# else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else. Or it
-# has not come to compiled code yet; or the other ranks know what has failed.
-OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED, NOT_MADE, CONCLUDED = range(7)
+# else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else. Or the
+# other ranks know what has failed.
+OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED, CONCLUDED = range(6)
 UNFINISHED = UNLIKE, REFUSED, FAILED
 HOT_NS = int(HOT_S * 1e9)
 SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_SLEEP_S * 1e6)
@@ -82,6 +84,8 @@ class WholeCall:
         What is issued: each with the number of its step and its slice, on buffers of its own.
     wait : str
         ``"poll"``: nonblocking MPI calls; else blocking ones.
+    loads : tuple of Load
+        Count it when it has ended well: that of the pipeline, and that of the runtime.
     traced : sequence of (str, str), optional
         The kind and label of every row: their times are wanted.
 
@@ -100,6 +104,7 @@ class WholeCall:
         header: Header | None,
         operations: Sequence[tuple[int, Any, Operation]],
         wait: str,
+        loads: tuple[Load, Load],
         traced: Sequence[tuple[str, str]] | None,
     ) -> None:
         self._executor, self._coordinator = executor, coordinator
@@ -108,6 +113,9 @@ class WholeCall:
         self.kept: Any = None
         self._words = array("q", bytes(8 * WORDS))  # Python reads single words of it much faster than of an ndarray
         self.state = np.frombuffer(self._words, np.int64)
+        self._loads = loads
+        for place, load in enumerate(loads, LOADS):
+            self._words[place] = load.words.buffer_info()[0]
         self._traced = traced
         if traced is not None:
             self._stamps = array("q", bytes(8 * len(traced)))
@@ -220,12 +228,6 @@ class WholeCall:
             return not self._coordinator.nested, self.header.call, since * 1e-9
         labels = (label_of(operation, key) for number, key, operation in self._operations if number == step)
         return False, next(labels, AGREEMENT), since * 1e-9
-
-    @property
-    def took_s(self) -> tuple[float, float]:
-        """Tell how long the last call took since all ranks had come to it, and how much of that it computed."""
-        began, waited, ended = self._words[BEGAN : ENDED + 1]
-        return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
 
 
 def _table(rendezvous: Rendezvous, polls: bool, numbers: Sequence[int], sums: Sequence[int]) -> np.ndarray:
