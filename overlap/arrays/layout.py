@@ -25,7 +25,7 @@ class Transpose:
 
     def reversed(self) -> Transpose:
         """Return the transpose that undoes this one."""
-        return Transpose(self.split, self.joined)
+        return replace(self, joined=self.split, split=self.joined)
 
 
 @dataclass(frozen=True)

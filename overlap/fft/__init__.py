@@ -6,7 +6,7 @@ from .bracket import Bracket
 from .fft2 import FFT2
 from .fft3 import FFT3
 from .fftn import FFTN
-from .functional import close_plans, fft2, fftn, ifft2, ifftn, irfft2, irfftn, rfft2, rfftn
+from .functional import close_plans, fft, fft2, fftn, ifft, ifft2, ifftn, irfft, irfft2, irfftn, rfft, rfft2, rfftn
 from .operators import SpectralOperators
 from .plan import Plan
 from .planning.balance import Balance
@@ -33,12 +33,16 @@ __all__ = [
     "Trial",
     "Tuned",
     "close_plans",
+    "fft",
     "fft2",
     "fftn",
+    "ifft",
     "ifft2",
     "ifftn",
+    "irfft",
     "irfft2",
     "irfftn",
+    "rfft",
     "rfft2",
     "rfftn",
 ]

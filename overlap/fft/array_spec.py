@@ -45,6 +45,9 @@ class ArraySpec:
         The arrays are of the spectrum: their elements belong to modes and not to points.
     kinds : tuple of str, optional
         What is transformed along every axis that does not belong to the batch; periodic axes by default.
+    taken_apart : dict of int to (int, bool), optional
+        The axes, counted from the end, that are transformed as two: the length of the one that is last in memory, and
+        whether that is the first of the two.
 
     Attributes
     ----------
@@ -79,10 +82,12 @@ class ArraySpec:
         contiguous: bool = False,
         spectral: bool = False,
         kinds: Sequence[str] = (),
+        taken_apart: dict[int, tuple[int, bool]] | None = None,
     ) -> None:
         self.comm = comm
         self.dtype = np.dtype(dtype)
-        self.natural = natural
+        self.natural = natural and not any(turned for _, turned in (taken_apart or {}).values())
+        self._taken_apart = taken_apart or {}
         self.contiguous = contiguous
         self.spectral, self._kinds = spectral, kinds or ("c2c",) * len(shape)
         self.global_shape = (*batch, *shape)
@@ -268,6 +273,19 @@ class ArraySpec:
                 "another communicator"
             )
         return None
+
+    def as_transformed(self, planes: np.ndarray) -> np.ndarray:
+        """View an array, its batch axes joined, as transforms see it: (batch, z, y, x), or (batch, y, x)."""
+        if not self._taken_apart:
+            return planes if self.natural else np.moveaxis(planes, -1, 1)
+        for axis in range(-self.dimensions, 0):  # which, counted from the end, have not moved yet
+            if axis in self._taken_apart:
+                each, turned = self._taken_apart[axis]
+                place = planes.ndim + axis
+                lengths = planes.shape
+                planes = planes.reshape((*lengths[:place], lengths[place] // each, each, *lengths[place + 1 :]))
+                planes = planes.swapaxes(place, place + 1) if turned else planes
+        return planes
 
     def planes(self, array: np.ndarray) -> np.ndarray:
         """Return the array with its batch axes joined: a view where strides allow, else a copy."""

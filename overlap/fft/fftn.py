@@ -13,8 +13,10 @@ from numpy.typing import DTypeLike
 from ..arrays import Layout, Transpose
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
+from .array_spec import ArraySpec
 from .engine.axis import Axis
 from .engine.route import Route, for_stages
+from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
 from .fourier import FourierPlan, mode_numbers
 from .function import Dealias, Function
 from .plan import PlanComm
@@ -31,6 +33,9 @@ class FFTN(FourierPlan):
     In real space the array is split along one axis, or along two over a grid of ranks. A split axis that is to be
     transformed takes one exchange, after which another axis is split. Axes that no rank splits take none: so an array
     that has an axis to spare, which is not transformed, is split along that one and transformed without exchanges.
+    A split axis stays split where no other axis is as long as there are ranks, as in one dimension: it is transformed
+    as rows and columns of a matrix, in three exchanges, or in two with ``layout={"order": "transposed"}``. Its length
+    must be a product of two numbers, each as many as there are ranks or more.
     Making, calling and closing a plan is collective.
 
     Parameters
@@ -51,7 +56,9 @@ class FFTN(FourierPlan):
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
-        The process grid, `restore`, and weights of the ranks.
+        The process grid, `restore`, and weights of the ranks. ``order="transposed"`` leaves modes of an axis that stays
+        split as they come: those 0, r, 2 r, ... first, then 1, r + 1, ...; `wavenumbers` has them. On one rank both
+        orders are the natural one.
     settings, tuning, exchange
         As for `FFT2`.
 
@@ -67,8 +74,8 @@ class FFTN(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks. One axis alone, split over several ranks, can't
-        be transformed: there must be another axis that is split meanwhile.
+        On all ranks, when an argument is bad or differs between ranks, or when an axis would have to stay split whose
+        length is no such product; the message names the next ones that are.
 
     Examples
     --------
@@ -116,7 +123,7 @@ class FFTN(FourierPlan):
             return f"expected axes from {-count} to {count - 1}, one or more and each once, received others"
         if split is not None and not 1 <= len(split) <= 2:
             return f"expected split to be one axis or two, each from {-count} to {count - 1}, received others"
-        if problem := default_problem(layout, self._kind, ("order", "dealias")):
+        if problem := default_problem(layout, self._kind, ("dealias",)):
             return problem
         ranks, real = self.comm.size, np.dtype(self._dtype_given).kind == "f"
         chosen = self._chosen_split()
@@ -127,12 +134,24 @@ class FFTN(FourierPlan):
                 f"received {shown(layout.grid)}"
             )
         if ranks > 1 and real and wanted[-1] in chosen:
-            return f"expected axis {wanted[-1]}, of half the spectrum, to be whole, received split={chosen}"
-        if ranks > 1 and len(chosen) == count and set(chosen) & set(wanted):
             return (
-                f"expected an axis that is not split, besides those of split={chosen}: an axis is transformed where it "
-                "is whole"
+                f"expected complex data, or axis {wanted[-1]}, of half the spectrum, to be whole, received "
+                f"split={chosen}"
             )
+        sizes = grid or self._even_grid(chosen)
+        self._factors = {}
+        for axis, size in staying_split(self._lengths_given, wanted, chosen, sizes).items():
+            length = self._lengths_given[axis]
+            if pair := two_factors(length, size):
+                self._factors[axis] = pair
+            elif len(chosen) == count:  # nothing else is there to be split
+                return (
+                    f"expected axis {axis}, which stays split over {size} ranks, to have a length that is a product of "
+                    f"two numbers of at least {size}, received {length}; the next ones that will do are "
+                    f"{', '.join(map(str, next_lengths(length, size)))}"
+                )
+        if ranks > 1 and not self._factors:
+            return default_problem(layout, "an FFTN without an axis that is transformed while it is split", ("order",))
         return None
 
     def _chosen_split(self) -> tuple[int, ...]:
@@ -146,27 +165,67 @@ class FFTN(FourierPlan):
 
     def _choose_grid(self) -> tuple[int, ...]:
         self.split = self._chosen_split()
-        even = (self.comm.size,) if len(self.split) == 1 else _squarest(self.comm.size)
-        self.grid: tuple[int, ...] = self._layout.grid or even
+        self.grid: tuple[int, ...] = self._layout.grid or self._even_grid(self.split)
+        parts = [self._factors.get(axis, (length,)) for axis, length in enumerate(self._points)]
+        self._cut = tuple(length for part in parts for length in part)
+        self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]  # of every axis, after the batch
         return self.grid
+
+    def _even_grid(self, split: tuple[int, ...]) -> tuple[int, ...]:
+        return (self.comm.size,) if len(split) == 1 else _squarest(self.comm.size)
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
         wanted: Any = self._wanted
         kinds = {wanted[-1]: "r2c"} if self._dtype.kind == "f" else {}
-        return {axis + 1: Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c")) for axis in sorted(wanted)}
+        found: dict[int, Axis] = {}
+        for axis in sorted(wanted):
+            at = self._at[axis]
+            if axis in self._factors:
+                found |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
+            else:
+                found[at] = Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c"))
+        return found
 
     def _place(self) -> None:
-        splits: list[int | None] = [None] * (len(self._names) + 1)
+        splits: list[int | None] = [None] * (len(self._cut) + 1)
         for dimension, axis in enumerate(self.split):
             if self._grid[dimension] > 1 or len(self._grid) == 1:  # as of `FFT3`
-                splits[axis + 1] = dimension
+                splits[self._at[axis]] = dimension
         self._here = Layout(tuple(splits), self._grid, self._weights)
-        self._way, self._there = _route(self._wanted, self._here, self._layout.restore)
+        wanted: Any = self._wanted
+        whole, apart = ([axis for axis in wanted if (axis in self._factors) == apart] for apart in (False, True))
+        self._way, self._there = _route(
+            [self._at[axis] for axis in whole],
+            [self._at[axis] for axis in apart],
+            self._here,
+            self._layout.restore,
+            self._transposed,
+        )
         self.real, self.spectrum = self._specs(())
+
+    def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
+        lengths = self._lengths(lines, spectral)
+        where = layout.local_slice((1, *lengths.values()), self._coordinates)
+        turned = spectral and not self._transposed
+        shape, parts, taken_apart = [], {}, {}
+        for axis, at in enumerate(self._at):
+            each, split = 1, at
+            if axis in self._factors:
+                split, last = (at + 1, at) if turned else (at, at + 1)
+                each = lengths[last]
+                taken_apart[axis - len(self._at)] = each, turned
+            shape.append(lengths[split] * each)
+            if layout.splits[split] is not None:
+                parts[axis - len(self._at)] = slice(where[split].start * each, where[split].stop * each)
+        dtype = self._modes_dtype if spectral else self._dtype
+        return ArraySpec(self.comm, batch, shape, parts, dtype, spectral=spectral, taken_apart=taken_apart)
+
+    def _turned(self) -> int | None:
+        return None if self._transposed else next((self._at[axis] for axis in self._factors), None)
 
     def _route(self, forward: bool) -> list[Any]:
         wanted: Any = self._wanted
-        return for_stages(self._way, wanted[-1] + 1 if self._dtype.kind == "f" else None, forward)
+        return for_stages(self._way, self._at[wanted[-1]] if self._dtype.kind == "f" else None, forward)
 
     def _title(self) -> str:
         wanted: Any = self._wanted
@@ -183,13 +242,17 @@ class FFTN(FourierPlan):
         self._check_in_use()
         found, lines = [], self._lines(self._fine)
         for axis in self._wanted or ():
-            modes = mode_numbers(lines[axis + 1].kind, self._points[axis])
+            modes = mode_numbers(lines[self._at[axis]].kind, self._points[axis])
+            if axis in self._factors and self._transposed:
+                modes = modes.reshape(self._factors[axis][::-1]).T.reshape(-1)
             shape = [1] * len(self._points)
             shape[axis] = -1
             found.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
         return tuple(found)
 
     def _operators_problem(self) -> str | None:
+        if self._factors:
+            return f"expected a plan without an axis that stays split, received one of axes {tuple(self._factors)}"
         if self._wanted == tuple(range(len(self._names))):
             return None
         return f"expected a plan that transforms all axes, in order, received one of axes {self._wanted}"
@@ -217,14 +280,20 @@ class FFTN(FourierPlan):
         outputs : int
         dealias : {None, "3/2"} or tuple of int
             Points of a finer grid, one number for each axis: along transformed axes the function sees the fields there,
-            and modes beyond the resolved ones are dropped from what it returns. ``"3/2"``: ceil(3 n / 2) points.
+            and modes beyond the resolved ones are dropped from what it returns. ``"3/2"``: ceil(3 n / 2) points. An
+            axis that stays split has no finer grid.
 
         Returns
         -------
         FieldPointwise
             A `Transform` of the spectral inputs.
         """
-        return self._act(function, (inputs, outputs, 0), dealias)
+        problem = None
+        if self._factors and dealias is not None:
+            problem = (
+                f"expected dealias to be None, as an axis that stays split has no finer grid, received {dealias!r}"
+            )
+        return self._act(function, (inputs, outputs, 0), dealias, problem=problem)
 
     def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
         wanted: Any = self._wanted
@@ -245,25 +314,44 @@ def _squarest(size: int) -> tuple[int, int]:
     return size // short, short
 
 
-def _route(wanted: Any, here: Layout, restore: bool) -> tuple[Route, Layout]:
+def staying_split(lengths: Sequence[int], wanted: Any, split: Sequence[int], grid: Sequence[int]) -> dict[int, int]:
+    """Return the axes that are transformed while no other axis is long enough to be split, and their ranks."""
+    whole = [length for axis, length in enumerate(lengths) if axis not in split]
+    return {
+        axis: size
+        for axis, size in zip(split, grid)
+        if size > 1 and axis in wanted and not any(length >= size for length in whole)
+    }
+
+
+def _route(
+    wanted: Sequence[int], apart: Sequence[int], here: Layout, restore: bool, transposed: bool
+) -> tuple[Route, Layout]:
     """Return the forward route, as `arrays.stages` wants it, and the layout at its end.
 
-    Axes that are whole are transformed first, then each that is split: it becomes whole in an exchange, and the axis
-    that was transformed before is split instead.
+    Axes that are whole are transformed first, then those that stay split, as two axes each. Of the others, each becomes
+    whole in an exchange, and the axis that was transformed before is split instead.
     """
-    axes = [axis + 1 for axis in reversed(wanted)]
+    axes = wanted[::-1]
     split = [axis for axis in axes if here.splits[axis] is not None] if prod(here.grid) > 1 else []
     route: Route = [tuple(axis for axis in axes if axis not in split)]
-    free = [axis for axis in range(1, len(here.splits)) if here.splits[axis] is None]
+    taken = {axis + i for axis in apart for i in (0, 1)}
+    free = [axis for axis in range(1, len(here.splits)) if here.splits[axis] is None and axis not in taken]
     aligned = route[0][0] if route[0] else (free[0] if free else 0)
-    there = here
+    there, begin = here, 1 + (4 if transposed else 6) * len(apart)
+    for axis in apart[::-1]:
+        over = Transpose(axis, axis + 1)
+        route += [over, (axis,), TwiddledTranspose(axis + 1, axis), (axis + 1,)]
+        if not transposed:
+            route += [over, ()]
+            there = there.transposed(over)
     for axis in split:
         over = Transpose(axis, aligned)
         there = there.transposed(over)
         route += [over, (axis,)]
         aligned = axis
     if restore:
-        for over in route[1::2][::-1]:
+        for over in route[begin::2][::-1]:
             there = there.transposed(over.reversed())
             route += [over.reversed(), ()]
     return route, there

@@ -67,8 +67,8 @@ class FieldPointwise(Fields):
         That which was requested.
     spectra : tuple of ArraySpec
         What inputs and outputs are, and what shared inputs are.
-    real : tuple
-        This rank's shape of a field in real space, with a batch of one, and its dtype.
+    real : ArraySpec
+        What a field is in real space.
     scales : tuple of float
         To real space, and back.
     """
@@ -83,10 +83,11 @@ class FieldPointwise(Fields):
         make: Callable[[str | None], tuple[StagedTransform, ...]],
         effort: str | None,
         spectra: tuple[ArraySpec, ArraySpec],
-        real: tuple[tuple[int, ...], np.dtype],
+        real: ArraySpec,
         scales: tuple[float, float],
     ) -> None:
-        (back, forth), (spectrum, shared_spectrum), (local, dtype) = make(effort), spectra, real
+        (back, forth), (spectrum, shared_spectrum) = make(effort), spectra
+        local, dtype = (1, *real.shape), real.dtype
         units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
         super().__init__(runtime, comms, units, spectrum.slices)
         self.inputs = (spectrum,) * function.inputs + (shared_spectrum,) * function.shared
@@ -94,7 +95,7 @@ class FieldPointwise(Fields):
         self.exchange_dtype = back.wire.dtype
         self._function = function
         self._make, self._back, self._forth = make, back, forth
-        self._batch = spectrum.global_shape[: -spectrum.dimensions]
+        self._batch, self._real = spectrum.global_shape[: -spectrum.dimensions], real
         self._scale_backward, self._scale_forward = scales
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
@@ -147,9 +148,13 @@ class FieldPointwise(Fields):
     def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         own, batch = self._function.inputs, len(outputs[0].array)
         sides, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
-        given, shared = (list(map(ArrayReference, arrays)) for arrays in (self._given, self._shared))
+        given, shared = (
+            self._located([ArrayReference(array) for array in arrays]) for arrays in (self._given, self._shared)
+        )
         first_made = len(inputs) + len(outputs)
-        made = [ArrayReference(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
+        made = self._located(
+            [ArrayReference(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
+        )
         entries = [slice(number, number + 1) for number in range(batch)]
 
         def of_entry(fields: Sequence[ArrayReference], entry: slice) -> list[ArrayReference]:
@@ -162,6 +167,10 @@ class FieldPointwise(Fields):
         }
         for number, step in enumerate(self._parts):
             yield self._steps(step, self._slot_of(number), on_the_way)
+
+    def _located(self, fields: Sequence[ArrayReference]) -> list[ArrayReference]:
+        """Return fields in real space as transforms see them."""
+        return natural_parts(fields, [self._real] * len(fields))
 
     def _steps(self, step: Step, slot: Buffers, arrays: dict[str, Any]) -> Iterator[Any]:
         stage, entry, first, task = step.stage, step.entry, step.first, step.task

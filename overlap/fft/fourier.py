@@ -112,6 +112,7 @@ class FourierPlan(Plan):
             self._norm, self._kinds, self.exchange = norm, chosen, exchange
             self._batch, self._points = self._shape[:-count], self._shape[-count:]
             self._fine = fine_points(self._points, arrays.dealias)
+            self._cut: tuple[int, ...] = self._points  # lengths of axes as they are transformed
             self._transposed, self._requested = arrays.order == "transposed", requested
             plan = self._look_up(
                 path,
@@ -207,8 +208,7 @@ class FourierPlan(Plan):
     def _lengths(self, lines: dict[int, Axis], spectral: bool) -> dict[int, int]:
         """Return the length of every axis in an array of the spectrum, or of real space."""
         return {
-            axis: lines[axis].length(spectral) if axis in lines else length
-            for axis, length in zip(self._axes, self._points)
+            axis: lines[axis].length(spectral) if axis in lines else length for axis, length in enumerate(self._cut, 1)
         }
 
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
@@ -264,7 +264,7 @@ class FourierPlan(Plan):
                     self._route(forward),
                     axes,
                     self._source(forward, axes, batch),
-                    Direction(forward, effort, self._axes[0] if self._transposed else None, by_index=joined is None),
+                    Direction(forward, effort, self._turned(), by_index=joined is None),
                     self.runtime.workers,
                     joined,
                     reused,
@@ -338,7 +338,7 @@ class FourierPlan(Plan):
             lambda effort: tuple(make(effort) for make in makes),
             self._requested.effort,
             (self.spectrum, self._specs(())[1]),
-            (self._here.local_shape((1, *fine), self._coordinates), self._dtype),
+            self._specs((), fine)[0],
             (self._scale(False, fine), self._scale(True, fine)),
         )
 
@@ -448,6 +448,10 @@ class FourierPlan(Plan):
     def _route(self, forward: bool) -> list[Any]:
         """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
         raise NotImplementedError
+
+    def _turned(self) -> int | None:
+        """Return the axis that the spectrum has last in memory, if not the last one."""
+        return self._axes[0] if self._transposed else None
 
     def _by_plane(self, planes: int) -> bool:
         """Tell whether messages are of whole planes."""

@@ -2,9 +2,9 @@
 
 ``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one, along any axes, in any order. The array is split along
 one axis. If that axis is not transformed, nothing is exchanged and the result is split alike. Else the result is split
-along another axis: along the second one of the last two or three axes in order, and along the last one of others.
-The inverse functions take what the forward ones give. What can't be served from where the array is split is refused
-(`DistArray.redistribute` mends that).
+along another axis: along the second one of the last two or three axes in order, and along the last one of others;
+where no other axis is as long as there are ranks, it stays split. The inverse functions take what the forward ones
+give. What can't be served from where the array is split is refused (`DistArray.redistribute` mends that).
 
 A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is
 split. The forward functions take it for the first transformed one. The inverse ones would be given rows for columns
@@ -33,10 +33,12 @@ from ..errors import InputError
 from ..runtime import Runtime
 from ..runtime.kept_with import KeptWith
 from .arguments import NORMS, axes_of_array, choice_problem, integers, shown
+from .array_spec import ArraySpec
 from .engine.fftw import complex_of
+from .engine.six_step import two_factors
 from .fft2 import FFT2
 from .fft3 import FFT3
-from .fftn import FFTN
+from .fftn import FFTN, staying_split
 from .fourier import FourierPlan
 
 KEPT = 8  # plans per communicator
@@ -50,9 +52,12 @@ class _Plans:
         self._runtimes: dict[int, Runtime] = {}
         self._plans: OrderedDict[tuple, FourierPlan] = OrderedDict()
 
-    def find(self, request: _Request, shape: tuple[int, ...], dtype: np.dtype) -> FourierPlan:
-        """Return the plan for a request, made now if it is not among those that are kept (collective)."""
-        norm, axes, split = request.norm, request.axes, request.split
+    def find(self, request: _Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> FourierPlan:
+        """Return the plan for a request, made now if it is not among those that are kept (collective).
+
+        It is an `FFTN` that is split along an axis in real space; if that is None, an `FFT2` or `FFT3`.
+        """
+        norm, axes = request.norm, request.axes
         key = shape, dtype, norm, request.workers, axes, split
         if key not in self._plans:
             runtime = self.runtime(request.workers)
@@ -109,12 +114,13 @@ class _Kind:
     real: bool
     count: int | None  # of axes, by default
 
-    def real_split(self, axes: tuple[int, ...], held: int) -> int | None:
+    def real_split(self, shape: tuple[int, ...], axes: tuple[int, ...], held: int, ranks: int) -> int | None:
         """Return the axis that is split in real space, where the argument is split along `held`; None if there is none.
 
-        An axis that is not transformed stays split. Others change places in the exchange: see `FFTN`.
+        An axis that is not transformed stays split. Others change places in the exchange, or stay: see `FFTN`.
         """
-        if held not in axes:
+        stays = staying_split(shape, axes, (held,), (ranks,)) and (two_factors(shape[held], ranks) or len(shape) == 1)
+        if held not in axes or (stays and not (self.real and held == axes[-1])):
             return held
         if self.forward:
             return None if self.real and held == axes[-1] else held
@@ -137,8 +143,8 @@ class _Request:
         The axis along which `x` is split.
     axes : tuple of int
         Those that are transformed.
-    split : int or None
-        The axis along which an `FFTN` is split in real space; None: an `FFT2` or `FFT3` serves the request.
+    usual : bool
+        An `FFT2` or `FFT3` serves the request.
     """
 
     shape: tuple[int, ...]
@@ -146,7 +152,7 @@ class _Request:
     where: Distribution | None
     held: int
     axes: tuple[int, ...]
-    split: int | None
+    usual: bool
     s: tuple[int, ...] | None
     norm: str | None
     workers: int
@@ -195,11 +201,38 @@ def _transform(
         request = _request(kind, array, rendezvous.size, s, axes, norm, workers, split)
         base.preflight(**request.agreed())
         shape, dtype = _real_space(kind, request, base)
+        serving = None if request.usual else _serving(kind, request, shape, rendezvous.size)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
     # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
-    plan = plans.find(request, shape, dtype)
+    plan = plans.find(request, shape, dtype, serving)
     run: Any = plan.forward if kind.forward else plan.backward
+    if serving == request.held and serving in request.axes:  # it may stay split, in other shares than even ones
+        given = _in_shares_of(run.inputs[0], given, request.held, base)
     return run(given)
+
+
+def _serving(kind: _Kind, request: _Request, shape: tuple[int, ...], ranks: int) -> int:
+    """Return the axis along which the `FFTN` that serves a request is split in real space, of that global shape."""
+    if ranks == 1:
+        return request.axes[0]
+    serving = kind.real_split(shape, request.axes, request.held, ranks)
+    if serving is None:
+        raise InputError(
+            f"expected x to be split along another axis for {kind.name} along {request.axes}, received one split along "
+            f"axis {request.held}: use DistArray.redistribute"
+        )
+    return serving
+
+
+def _in_shares_of(spec: ArraySpec, given: np.ndarray, held: int, runtime: Runtime) -> np.ndarray:
+    """Return an array that is split along an axis in the shares of a plan's arrays (collective)."""
+    if not isinstance(given, DistArray):
+        where = list(spec.local_slice)
+        where[held] = block(spec.global_shape[held], spec.comm.size)[spec.comm.rank]
+        given = DistArray(given, spec.comm, spec.global_shape, (held,), where)
+    there = given.distribution
+    differs = there != spec.distribution and there.global_shape == spec.global_shape and there.axes == spec.axes
+    return given.redistribute(spec) if runtime.coordinator.maximum(int(differs)) else given
 
 
 def _request(
@@ -250,25 +283,19 @@ def _request(
         if split is not None and held != where.axes[0]:
             raise InputError(f"expected split to be None or {where.axes[0]}, as of x, received split={split}")
         (held,) = where.axes
-    elif ranks > 1 and not kind.forward and split is None:
+    elif ranks > 1 and not kind.forward and split is None and dimensions > 1:
         given = usual if in_order else chosen[-1]
         raise InputError(
             "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
-            f"array: what {kind.name.removeprefix('i')} gives is split along axis {given} of {dimensions}, "
-            f"split={given}"
+            "array"
+            + f": what {kind.name.removeprefix('i')} gives is split along axis {given} of {dimensions}, split={given}"
+            * (count > 1)
         )
-    serving = None
-    if not in_order or (ranks > 1 and held != usual):
-        serving = kind.real_split(chosen, held) if ranks > 1 else chosen[0]
-        if serving is None:
-            raise InputError(
-                f"expected x to be split along another axis for {kind.name} along {chosen}, received one split along "
-                f"axis {held}: use DistArray.redistribute"
-            )
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, Integral)):
         raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
     threads = 1 if workers is None else int(workers)
-    return _Request(array.shape, array.dtype, where, held, chosen, serving, lengths, norm, threads)
+    usually = in_order and (ranks == 1 or held == usual)
+    return _Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads)
 
 
 def _real_space(kind: _Kind, request: _Request, runtime: Runtime) -> tuple[tuple[int, ...], np.dtype]:
@@ -311,12 +338,34 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
 
 _SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # of the example in the docstring
 _OUTPUT = {False: "", True: ", or its output"}
+_SEVERAL = """s : sequence of int, optional
+        Lengths of the transformed axes; only those that `x` has{output}.
+    axes : sequence of int, optional
+        Any, each once, in any order.
+    norm"""
+_ONE = """n : int, optional
+        Length of the transformed axis; only that which `x` has{output}.
+    axis : int
+    norm"""
 
 
 def _function(kind: _Kind) -> Callable[..., DistArray]:
     default = None if kind.count is None else tuple(range(-kind.count, 0))
 
-    def function(
+    def function_of_one(
+        x: Any,
+        comm: MPI.Intracomm | None = None,
+        *,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+        overwrite_x: bool = False,
+        workers: int | None = None,
+        split: int | None = None,
+    ) -> DistArray:
+        return _transform(kind, x, comm, None if n is None else (n,), (axis,), norm, workers, split)
+
+    def function_of_several(
         x: Any,
         comm: MPI.Intracomm | None = None,
         *,
@@ -329,6 +378,8 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
     ) -> DistArray:
         return _transform(kind, x, comm, s, axes, norm, workers, split)
 
+    function: Any = function_of_one if kind.count == 1 else function_of_several
+    lengths = (_ONE if kind.count == 1 else _SEVERAL).format(output=_OUTPUT[kind.real and not kind.forward])
     function.__name__ = function.__qualname__ = kind.name
     function.__doc__ = f"""Transform as `scipy.fft.{kind.name}` does, over MPI ranks (collective).
 
@@ -338,11 +389,7 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
         Distributed, or this rank's part; unchanged.
     comm : mpi4py.MPI.Intracomm, optional
         By default that of `x`.
-    s : sequence of int, optional
-        Lengths of the transformed axes; only those that `x` has{_OUTPUT[kind.real and not kind.forward]}.
-    axes : sequence of int, optional
-        Any, each once, in any order.
-    norm : {{"backward", "ortho", "forward"}}, optional
+    {lengths} : {{"backward", "ortho", "forward"}}, optional
     overwrite_x : bool
         Without effect.
     workers : int, optional
@@ -362,7 +409,7 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
     Examples
     --------
     >>> import overlap.fft
-    >>> result = overlap.fft.{kind.name}(np.ones((4, 8, 8)), comm)
+    >>> result = overlap.fft.{kind.name}(np.ones((4, 8, 8)), comm{", split=0" if kind.count == 1 else ""})
     >>> result.global_shape
     {_SHAPES.get((kind.real, kind.forward), (4, 8, 8))}
     >>> overlap.fft.close_plans()
@@ -373,9 +420,13 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
 def _split_in_words(kind: _Kind) -> str:
     if kind.forward:
         return "by default the first transformed one."
-    return "on several ranks it must be given."
+    return "on several ranks it must be given, if `x` has more than one."
 
 
+fft = _function(_Kind("fft", True, False, 1))
+ifft = _function(_Kind("ifft", False, False, 1))
+rfft = _function(_Kind("rfft", True, True, 1))
+irfft = _function(_Kind("irfft", False, True, 1))
 fft2 = _function(_Kind("fft2", True, False, 2))
 ifft2 = _function(_Kind("ifft2", False, False, 2))
 rfft2 = _function(_Kind("rfft2", True, True, 2))

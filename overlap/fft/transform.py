@@ -489,8 +489,8 @@ class Transform(Uncopied):
 
 
 def natural_parts(located: Sequence[ArrayReference], specs: Sequence[ArraySpec]) -> list[ArrayReference]:
-    """Return located arrays with their axes in natural order, (batch, z, y, x), or (batch, y, x)."""
-    return [one if spec.natural else one.part(np.moveaxis(one.array, -1, 1)) for one, spec in zip(located, specs)]
+    """Return located arrays as transforms see them."""
+    return [one.part(spec.as_transformed(one.array)) for one, spec in zip(located, specs)]
 
 
 def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:

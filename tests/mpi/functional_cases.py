@@ -75,6 +75,41 @@ def any_axes(comm):
     fft.close_plans()
 
 
+def of_one_axis(comm):
+    """`fft` and its like: an array of one dimension stays split, and others where nothing else can be split."""
+    rng = np.random.default_rng(8)
+    for shape, axis, dtype in (((48,), 0, "c16"), ((135,), -1, "c8"), ((1, 36), 1, "c16"), ((6, 7), 0, "c16")):
+        whole = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        part = [slice(0, length) for length in shape]
+        part[axis] = block(shape[axis], comm.size)[comm.rank]
+        eps = 100 * np.finfo(dtype).eps
+        for norm in (None, "ortho"):
+            spectrum = fft.fft(whole[tuple(part)], comm, axis=axis, norm=norm)
+            expected = scipy.fft.fft(whole, axis=axis, norm=norm)
+            np.testing.assert_allclose(spectrum, expected[spectrum.local_slice], rtol=0, atol=eps)
+            back = fft.ifft(spectrum, axis=axis, norm=norm)
+            np.testing.assert_allclose(back, whole[back.local_slice], rtol=0, atol=eps)
+        if len(shape) == 1:  # in even shares, which may not be those of the plan
+            even = np.ascontiguousarray(expected[tuple(part)])
+            back = fft.ifft(even, comm, norm="ortho")
+            np.testing.assert_allclose(back, whole[back.local_slice], rtol=0, atol=eps)
+    real = rng.standard_normal((6, 8))
+    rows = block(6, comm.size)[comm.rank]
+    half = fft.rfft(real[rows], comm, split=0)
+    np.testing.assert_allclose(half, scipy.fft.rfft(real)[rows], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(fft.irfft(half, n=8), real[rows], rtol=0, atol=1e-13)
+    if comm.size > 1:
+        error = raised(overlap.InputError, fft.fft, np.ones(7 if comm.rank == 0 else 6), comm)
+        assert "product of two numbers" in str(error)
+        same_everywhere(comm, str(error))
+        error = raised(overlap.InputError, fft.rfft, np.ones(8), comm)
+        same_everywhere(comm, str(error))
+        error = raised(overlap.InputError, fft.ifft, np.ones((4, 4), complex), comm)
+        assert "split to name the axis" in str(error)
+        same_everywhere(comm, str(error))
+    fft.close_plans()
+
+
 def inverse_of_a_plain_array(comm):
     """Rows are not taken for columns: an inverse is told which axis is split, or refuses."""
     size = 4 * comm.size

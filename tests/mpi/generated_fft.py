@@ -165,7 +165,8 @@ def function_calls() -> dict[str, Call]:
         kind = f"FFT{'2' if name.endswith('2') else '3'}"
         spec = getattr(one, f"{kind}{'r' if real else ''}")
         x = filled(spec.spectrum if inverse else spec.real)
-        return {"x": x, "comm": lab.comm, "workers": 1, "norm": "ortho"}
+        of_one = {} if name[-1] in "2n" else {"axis": next(axis for axis in range(3) if axis not in x.axes)}
+        return {"x": x, "comm": lab.comm, "workers": 1, "norm": "ortho"} | of_one
 
     return {
         name: Call(
@@ -174,9 +175,23 @@ def function_calls() -> dict[str, Call]:
                 "comm=None": "a DistArray brings its own",
                 "overwrite_x": "any truth value, as of scipy's",
                 "s": "",
+                "n": "",
             },
         )
-        for name in ("fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn")
+        for name in (
+            "fft",
+            "ifft",
+            "rfft",
+            "irfft",
+            "fft2",
+            "fftn",
+            "ifft2",
+            "ifftn",
+            "irfft2",
+            "irfftn",
+            "rfft2",
+            "rfftn",
+        )
     } | {"close_plans": Call()}
 
 

@@ -6,7 +6,7 @@ import jobs
 import pytest
 from marks import exhaustive
 
-CASES = "fftn_cases:dimensions,splits,others,refused"
+CASES = "fftn_cases:dimensions,splits,staying,others,refused"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
@@ -15,7 +15,7 @@ def test_along_any_axes(ranks):
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job("fftn_cases:dimensions,splits", 2, mpi="openmpi")
+    jobs.run_job("fftn_cases:dimensions,splits,staying", 2, mpi="openmpi")
 
 
 @pytest.mark.exhaustive

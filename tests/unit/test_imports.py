@@ -50,6 +50,7 @@ IMPORTERS = {
         "collectives",
         "fft/engine/compiled_function.py",
         "fft/engine/plane_brackets.py",
+        "fft/engine/six_step.py",
         "sparse/block_diagonals.py",
         "sparse/prefetch.py",
         "sparse/row_sum.py",

@@ -74,6 +74,13 @@ class Message:
         """Return what is given of every rank's piece, but for a piece that goes straight to the target."""
         return [piece for number, piece in enumerate(pieces) if number != self._straight]
 
+    def arrived(self, pieces: list[View], target: View) -> list[View]:
+        """Return where every rank's piece lies after the exchange: straight in the target, or where it was received."""
+        return [
+            target[box] if self.direct or number == self._straight else piece
+            for number, (piece, box) in enumerate(zip(pieces, self.received))
+        ]
+
     def pieces_sent(self, base: int) -> list[View]:
         """Return the pieces as views of what is sent."""
         return [self._piece(base, start, shape) for start, shape in zip(self.starts_sent, self.shapes_sent)]

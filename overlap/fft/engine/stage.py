@@ -19,6 +19,7 @@ from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
 from .message import Message, points, write_unpacking
 from .program import RECEIVE, SEND, CompiledProgram, View
+from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 from .wire_format import WireFormat
@@ -95,6 +96,8 @@ class Stage:
         Types of what goes in, is exchanged, and is stored.
     late_parts : list of slice
         Local ranges of that axis.
+    twiddle : TwiddleFactors or None
+        What is multiplied to all that the exchange has brought.
     """
 
     def __init__(
@@ -129,6 +132,12 @@ class Stage:
         self.shape = transformed(crossed, steps.then, lines, forward)
         self.source_shape = layout.local_shape(shape, coordinates)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
+        self.twiddle: TwiddleFactors | None = None
+        if isinstance(steps.transpose, TwiddledTranspose):
+            one, other = steps.transpose.joined, steps.transpose.split
+            where = self.layout.local_slice(crossed, coordinates)
+            count = lines[one].points * lines[other].points
+            self.twiddle = TwiddleFactors((one, other), count, (where[one].start, where[other].start), forward)
         self.late_parts: list[slice] = []
         self._ends: tuple[int, list[slice]] | None = None
         if steps.transpose is not None:
@@ -298,6 +307,9 @@ class Stage:
         """Write the storing of what was received, and the other FFTs."""
         message = self.message(part)
         pieces = message.pieces_received(RECEIVE)
+        if self.twiddle is not None:
+            for piece, box in zip(message.arrived(pieces, target), message.received):
+                self.twiddle.write(program, piece, box)
         if not self._steps.then:
             write_unpacking(program, message, pieces, target)
             return

@@ -160,6 +160,7 @@ class StagedTransform:
             self._trailing is not None
             and self._trailing.late_units > 0
             and self.stages[-1].place.early
+            and self.stages[-1].twiddle is None
             and not self._streams
         )
         itemsize = dtype_after(source.dtype, lines, trailing, forward).itemsize
