@@ -53,6 +53,10 @@ class FFTN(FourierPlan):
         The axes that are split in real space, over P or over a P x Q grid of ranks (``layout={"grid": (P, Q)}``; as
         square as possible by default). By default one axis that is not transformed, if one is as long as there are
         ranks; else the first one of `axes`. An axis of half the spectrum can't be split.
+    s : sequence of int, optional
+        As in `numpy.fft`: points of the transforms along `axes`, where arrays in real space have those of `shape`.
+        Zeros are added at their ends, which no rank sends, or the ends are cut off. `backward` gives the points that
+        there are in `shape`, and zeros where ends were cut. Not of an axis that stays split.
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
@@ -96,6 +100,7 @@ class FFTN(FourierPlan):
         *,
         axes: _Axes = None,
         split: _Axes = None,
+        s: Sequence[int] | None = None,
         norm: str | None = None,
         layout: ArrayLayout | dict[str, Any] | None = None,
         settings: Settings | dict[str, Any] | None = None,
@@ -107,13 +112,14 @@ class FFTN(FourierPlan):
         self._names = tuple(f"n{axis}" for axis in range(count))
         self._wanted = _places(axes, count) if axes is not None else tuple(range(count))
         self._wanted_split = None if split is None else _places(split, count) or ()
+        self._lengths_wanted = None if s is None else integers(s) or ()
         self._dtype_given = dtype
         super().__init__(
             comm, shape, dtype, norm=norm, layout=layout, settings=settings, tuning=tuning, exchange=exchange
         )
 
     def _own_options(self) -> dict[str, Any]:
-        return {"axes": self._wanted, "split": self._wanted_split}
+        return {"axes": self._wanted, "split": self._wanted_split, "s": self._lengths_wanted}
 
     def _grid_problem(self, layout: ArrayLayout) -> str | None:
         count, wanted, split = len(self._names), self._wanted, self._wanted_split
@@ -138,12 +144,17 @@ class FFTN(FourierPlan):
                 f"expected complex data, or axis {wanted[-1]}, of half the spectrum, to be whole, received "
                 f"split={chosen}"
             )
+        s = self._lengths_wanted
+        if s is not None and (len(s) != len(wanted) or min(s) < 1):
+            return f"expected s to be None or {len(wanted)} positive integers, one for each of axes, received {s}"
         sizes = grid or self._even_grid(chosen)
         self._factors = {}
         for axis, size in staying_split(self._lengths_given, wanted, chosen, sizes).items():
             length = self._lengths_given[axis]
             if pair := two_factors(length, size):
                 self._factors[axis] = pair
+                if s is not None and s[wanted.index(axis)] != length:
+                    return f"expected s to be {length} along axis {axis}, which stays split, received {shown(s)}"
             elif len(chosen) == count:  # nothing else is there to be split
                 return (
                     f"expected axis {axis}, which stays split over {size} ranks, to have a length that is a product of "
@@ -171,6 +182,12 @@ class FFTN(FourierPlan):
         self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]  # of every axis, after the batch
         return self.grid
 
+    def _resolved(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        found = list(lengths)
+        for axis, length in zip(self._wanted or (), self._lengths_wanted or ()):
+            found[axis] = length
+        return tuple(found)
+
     def _even_grid(self, split: tuple[int, ...]) -> tuple[int, ...]:
         return (self.comm.size,) if len(split) == 1 else _squarest(self.comm.size)
 
@@ -183,7 +200,8 @@ class FFTN(FourierPlan):
             if axis in self._factors:
                 found |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
             else:
-                found[at] = Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c"))
+                given = self._shape[axis] if self._lengths_wanted else None
+                found[at] = Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c"), given=given)
         return found
 
     def _place(self) -> None:
@@ -253,6 +271,8 @@ class FFTN(FourierPlan):
     def _operators_problem(self) -> str | None:
         if self._factors:
             return f"expected a plan without an axis that stays split, received one of axes {tuple(self._factors)}"
+        if self._lengths_wanted:
+            return f"expected a plan without s, received one with s={self._lengths_wanted}"
         if self._wanted == tuple(range(len(self._names))):
             return None
         return f"expected a plan that transforms all axes, in order, received one of axes {self._wanted}"
@@ -289,7 +309,9 @@ class FFTN(FourierPlan):
             A `Transform` of the spectral inputs.
         """
         problem = None
-        if self._factors and dealias is not None:
+        if self._lengths_wanted and dealias is not None:
+            problem = f"expected dealias=None of a plan with s={self._lengths_wanted}, received {dealias!r}"
+        elif self._factors and dealias is not None:
             problem = (
                 f"expected dealias to be None, as an axis that stays split has no finer grid, received {dealias!r}"
             )

@@ -110,7 +110,7 @@ class FourierPlan(Plan):
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
             self._norm, self._kinds, self.exchange = norm, chosen, exchange
-            self._batch, self._points = self._shape[:-count], self._shape[-count:]
+            self._batch, self._points = self._shape[:-count], self._resolved(self._shape[-count:])
             self._fine = fine_points(self._points, arrays.dealias)
             self._cut: tuple[int, ...] = self._points  # lengths of axes as they are transformed
             self._transposed, self._requested = arrays.order == "transposed", requested
@@ -448,6 +448,10 @@ class FourierPlan(Plan):
     def _route(self, forward: bool) -> list[Any]:
         """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
         raise NotImplementedError
+
+    def _resolved(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the points of the resolved grid, of the lengths in the shape."""
+        return lengths
 
     def _turned(self) -> int | None:
         """Return the axis that the spectrum has last in memory, if not the last one."""

@@ -200,14 +200,16 @@ def _transform(
         array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
         request = _request(kind, array, rendezvous.size, s, axes, norm, workers, split)
         base.preflight(**request.agreed())
-        shape, dtype = _real_space(kind, request, base)
+        held_shape = _global_shape(request, base)
+        shape, dtype = _real_space(kind, request, held_shape)
         serving = None if request.usual else _serving(kind, request, shape, rendezvous.size)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
     # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
     plan = plans.find(request, shape, dtype, serving)
     run: Any = plan.forward if kind.forward else plan.backward
-    if serving == request.held and serving in request.axes:  # it may stay split, in other shares than even ones
-        given = _in_shares_of(run.inputs[0], given, request.held, base)
+    # An axis that stays split may be so in other shares than even ones.
+    if run.inputs[0].global_shape != held_shape or (serving == request.held and serving in request.axes):
+        given = _fitted(run.inputs[0], given, request, held_shape, base)
     return run(given)
 
 
@@ -224,15 +226,28 @@ def _serving(kind: _Kind, request: _Request, shape: tuple[int, ...], ranks: int)
     return serving
 
 
-def _in_shares_of(spec: ArraySpec, given: np.ndarray, held: int, runtime: Runtime) -> np.ndarray:
-    """Return an array that is split along an axis in the shares of a plan's arrays (collective)."""
-    if not isinstance(given, DistArray):
-        where = list(spec.local_slice)
-        where[held] = block(spec.global_shape[held], spec.comm.size)[spec.comm.rank]
-        given = DistArray(given, spec.comm, spec.global_shape, (held,), where)
-    there = given.distribution
-    differs = there != spec.distribution and there.global_shape == spec.global_shape and there.axes == spec.axes
-    return given.redistribute(spec) if runtime.coordinator.maximum(int(differs)) else given
+def _fitted(
+    spec: ArraySpec, given: np.ndarray, request: _Request, shape: tuple[int, ...], runtime: Runtime
+) -> DistArray:
+    """Return an array of some global shape in the lengths and shares of a plan's arrays (collective).
+
+    Zeros are added at its ends, or the ends are cut off.
+    """
+    if request.where is not None:
+        parts = list(request.where.local_slice)
+    else:
+        parts = [slice(0, length) for length in shape]
+        parts[request.held] = block(shape[request.held], spec.comm.size)[spec.comm.rank]
+    where = []
+    for part, length, wanted in zip(parts, shape, spec.global_shape):
+        start = min(part.start, wanted) if part.start < length else wanted
+        where.append(slice(start, wanted if part.stop == length else max(start, min(part.stop, wanted))))
+    fitted = np.zeros([part.stop - part.start for part in where], given.dtype)
+    kept = tuple(slice(0, min(lengths)) for lengths in zip(given.shape, fitted.shape))
+    fitted[kept] = np.asarray(given)[kept]
+    found = DistArray(fitted, spec.comm, spec.global_shape, (request.held,), where)
+    differs = found.distribution.local_slice != spec.local_slice
+    return found.redistribute(spec) if runtime.coordinator.maximum(int(differs)) else found
 
 
 def _request(
@@ -247,7 +262,10 @@ def _request(
 ) -> _Request:
     """Check the arguments of this rank."""
     dimensions = array.ndim
-    chosen = axes_of_array(range(dimensions) if axes is None else axes, dimensions)
+    lengths = None if s is None else integers(s) or ()
+    if axes is None:
+        axes = range(-dimensions if lengths is None else -len(lengths), 0)
+    chosen = axes_of_array(axes, dimensions)
     if chosen is None:
         raise InputError(
             f"expected axes from {-dimensions} to {dimensions - 1}, one or more and each once, received "
@@ -256,9 +274,8 @@ def _request(
     count = len(chosen)
     if problem := choice_problem(norm=(norm, NORMS)):
         raise InputError(problem)
-    lengths = None if s is None else integers(s)
-    if s is not None and (lengths is None or len(lengths) != count):
-        raise InputError(f"expected s to be {count} integers or None, received {shown(s)}")
+    if lengths is not None and (len(lengths) != count or min(lengths) < 1):
+        raise InputError(f"expected s to be {count} positive integers or None, received {shown(s)}")
     if array.dtype.kind not in "?biufc":
         raise InputError(f"expected an array of numbers, received {array.dtype}")
     if kind.real and kind.forward and array.dtype.kind == "c":
@@ -298,27 +315,20 @@ def _request(
     return _Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads)
 
 
-def _real_space(kind: _Kind, request: _Request, runtime: Runtime) -> tuple[tuple[int, ...], np.dtype]:
-    """Find shape and type in real space of the plan that is needed (collective)."""
-    lengths, s, last = list(_global_shape(request, runtime)), request.s, request.axes[-1]
+def _real_space(kind: _Kind, request: _Request, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and type in real space of the plan that is needed for an array of some global shape."""
+    lengths = list(held_shape)
     if kind.real and not kind.forward:
-        modes = lengths[last]
-        lengths[last] = 2 * (modes - 1) if s is None else s[-1]
-        if lengths[last] // 2 + 1 != modes:
-            raise InputError(
-                f"expected an output of {2 * modes - 2} or {2 * modes - 1} points along the last "
-                f"axis, received s={s}: lengths are neither cut nor padded"
-            )
-    shape = tuple(lengths)
-    if s is not None and s != (there := tuple(shape[axis] for axis in request.axes)):
-        raise InputError(f"expected s to be {there}, received {s}: lengths are neither cut nor padded")
+        lengths[request.axes[-1]] = 2 * (lengths[request.axes[-1]] - 1)
+    for axis, length in zip(request.axes, request.s or ()):
+        lengths[axis] = length
     dtype = request.dtype.newbyteorder("=")
     if dtype.kind not in "fc":  # as scipy does
         dtype = np.dtype(float)
     elif dtype == np.float16:
         dtype = np.dtype(np.float32)
     spectral = complex_of(dtype)
-    return shape, np.empty(0, spectral).real.dtype if kind.real else spectral
+    return tuple(lengths), np.empty(0, spectral).real.dtype if kind.real else spectral
 
 
 def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
@@ -337,14 +347,15 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
 
 
 _SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # of the example in the docstring
-_OUTPUT = {False: "", True: ", or its output"}
+_LONGER = "Zeros are added at the ends of `x`, or its ends are cut off"
+_OUTPUT = {False: f"{_LONGER}.", True: f"{_LONGER},\n        along the last one to half as many modes."}
 _SEVERAL = """s : sequence of int, optional
-        Lengths of the transformed axes; only those that `x` has{output}.
+        Points of the transforms. {output}
     axes : sequence of int, optional
         Any, each once, in any order.
     norm"""
 _ONE = """n : int, optional
-        Length of the transformed axis; only that which `x` has{output}.
+        Points of the transforms. {output}
     axis : int
     norm"""
 

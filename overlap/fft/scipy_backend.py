@@ -2,10 +2,10 @@
 
 What is served is what the functions of `overlap.fft` do to an array that this process has alone, on a plan with as
 many workers as the call asks for: transforms along the last two or three axes of plain arrays in FFTW's precisions.
-All else goes back to scipy, with the results or the errors that it has for it: other transforms, other axes, cut or
-padded lengths, subclasses of ndarray (`DistArray` too: to scipy it is this rank's part), calls by other threads than
-the main one or from slices of a pipeline, and small arrays, which scipy has transformed before a pipeline has begun
-(half a millisecond).
+All else goes back to scipy, with the results or the errors that it has for it: other transforms, other axes,
+subclasses of ndarray (`DistArray` too: to scipy it is this rank's part), calls by other threads than the main one or
+from slices of a pipeline, and small arrays, which scipy has transformed before a pipeline has begun (half a
+millisecond).
 """
 
 from __future__ import annotations

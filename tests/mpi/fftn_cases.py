@@ -15,8 +15,8 @@ def whole_of(shape, dtype, seed=5):
     return (some[0] + 1j * some[1] if np.dtype(dtype).kind == "c" else some[0]).astype(dtype)
 
 
-def modes_of(whole, axes, norm=None):
-    return (np.fft.rfftn if whole.dtype.kind == "f" else np.fft.fftn)(whole, axes=axes, norm=norm)
+def modes_of(whole, axes, norm=None, s=None):
+    return (np.fft.rfftn if whole.dtype.kind == "f" else np.fft.fftn)(whole, axes=axes, norm=norm, s=s)
 
 
 def transformed(comm, shape, dtype="c16", axes=None, norm=None, wait="off", loss=1, **options):
@@ -29,13 +29,18 @@ def transformed(comm, shape, dtype="c16", axes=None, norm=None, wait="off", loss
         given = u.copy()
         spectrum = plan.forward(u)
         order = range(len(shape)) if axes is None else axes
-        right = modes_of(whole, order, norm)[np.ix_(*places_of_modes(plan, order))]
+        s = options.get("s")
+        right = modes_of(whole, order, norm, s)[np.ix_(*places_of_modes(plan, order))]
         eps = np.finfo(dtype).eps * (loss if comm.size > 1 else 1)
         bound = 20 * eps * max(1.0, abs(right).max(initial=0))
-        assert plan.spectrum.global_shape == modes_of(whole, order, norm).shape
+        assert plan.spectrum.global_shape == modes_of(whole, order, norm, s).shape
         np.testing.assert_allclose(np.asarray(spectrum), right, rtol=0, atol=bound)
-        back = plan.backward(spectrum)
-        np.testing.assert_allclose(np.asarray(back), np.asarray(given), rtol=0, atol=50 * eps)
+        back = plan.real.empty()
+        back[...] = np.nan
+        plan.backward(spectrum, out=back)
+        for axis, length in zip(order, s or ()):
+            whole[(slice(None),) * axis + (slice(length, None),)] = 0  # what was cut off
+        np.testing.assert_allclose(np.asarray(back), whole[plan.real.local_slice], rtol=0, atol=50 * eps)
         assert (np.asarray(u) == np.asarray(given)).all()
         return plan.real.axes, plan.spectrum.axes
 
@@ -115,6 +120,25 @@ def staying(comm):
                 plan.pointwise(lambda a: a, dealias="3/2")
 
 
+def lengths(comm):
+    """Zeros are added and ends cut, along whole and split axes, of complex and real data."""
+    for s in ((9, 5, 6), (4, 8, 3), (7, 6, 5), (6, 7, 5), (13, 2, 11)):
+        for number, (dtype, norm) in enumerate((("c16", None), ("f8", "ortho"), ("f4", "forward"))):
+            transformed(comm, (6, 7, 5), dtype, s=s, norm=norm, wait=("off", "poll", "off")[number])
+    transformed(comm, (6, 7, 5), axes=(2, 0), s=(8, 3), split=0, wait="poll", layout={"restore": True})
+    transformed(comm, (6, 7, 4 * comm.size), "f8", axes=(1, 0), s=(8, 3))  # nothing is exchanged
+    transformed(comm, (6, 300, 5), axes=(1,), s=(512,), split=1, wait="poll")
+    transformed(comm, (300, 6), "c8", axes=(0,), s=(128,), split=1)
+    transformed(comm, (8, 6, 4, 5), split=(0, 1), s=(3, 9, 5, 6), layout={"grid": (comm.size, 1)}, wait="poll")
+    if comm.size > 1:
+        transformed(comm, (1, 36), axes=(1, 0), split=1, s=(36, 2))
+    with FFTN(comm, (5, 6), s=(8, 9), settings=QUICK) as plan:
+        modes = plan.spectrum.scatter(np.fft.fft2(whole_of((5, 6), "c16"), (8, 9)) if comm.rank == 0 else None)
+        found = plan.pointwise(lambda a: a * a)(modes)
+        right = np.fft.fft2(whole_of((5, 6), "c16") ** 2, (8, 9))[plan.spectrum.local_slice]
+        np.testing.assert_allclose(np.asarray(found), right, rtol=0, atol=1e-11)
+
+
 def others(comm):
     """Wavenumbers, derivatives, functions of real-space arrays, another runtime, several calls."""
     shape, axes = (6, 3, 8), (2, 0)
@@ -180,9 +204,12 @@ def refused(comm):
     no("expected split to be one axis or two", split=7)
     no("expected grid to be 1 positive integers", layout={"grid": (comm.size, 1)})
     no("dealias=None", layout={"dealias": "3/2"})
+    for s in ((4,), (4, 0), (4.5, 2), 3, (1, 2, 3)):
+        no("expected s to be None or 2 positive integers", s=s)
     if comm.size > 1:
         no("order='natural'", layout={"order": "transposed"})
         no("of half the spectrum, to be whole", dtype="f8", shape=(36,))
+        no("expected s to be 36 along axis 0, which stays split", shape=(36,), s=(40,))
         no("of half the spectrum, to be whole", dtype="f8", split=1)
         no({2: "14, 15, 16", 3: "15, 16, 18"}.get(comm.size, "16, 20, 24"), shape=(13,))
         no("two numbers of at least", shape=(5, 5), split=(0, 1), layout={"grid": (comm.size, 1)})

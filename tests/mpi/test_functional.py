@@ -7,7 +7,8 @@ import pytest
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_functions(ranks):
     jobs.run_job(
-        "functional_cases:like_scipy,any_axes,of_one_axis,refused,inverse_of_a_plain_array,threads_are_agreed,asked_differently,"
+        "functional_cases:like_scipy,any_axes,of_one_axis,other_lengths,refused,inverse_of_a_plain_array,"
+        "threads_are_agreed,asked_differently,"
         "plans_are_kept_and_bounded,numpy_counts",
         ranks,
     )

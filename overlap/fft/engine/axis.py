@@ -34,6 +34,8 @@ class Axis:
         its negative twin, half of it for each; sweeps of such a line transform no other axis.
     orthogonal : bool
         The ends of a cosine or sine transform are scaled such that it is orthogonal, but for a factor.
+    given : int or None
+        Points that arrays in real space have, if not `fine`: others are zeros, or cut off.
     """
 
     points: int
@@ -41,6 +43,7 @@ class Axis:
     kind: str = "c2c"
     nyquist: str = "drop"
     orthogonal: bool = False
+    given: int | None = None
 
     @property
     def real(self) -> bool:
@@ -83,8 +86,18 @@ class Axis:
     def length(self, spectral: bool) -> int:
         """Length of the axis in an array."""
         if not spectral:
-            return self.fine
+            return self.fine if self.given is None else self.given
         return self.points // 2 + 1 if self.real else self.points
+
+    @property
+    def alike(self) -> bool:
+        """Tell whether arrays have as many elements along it before the FFT, in it and after it, or half of them."""
+        return self.fine == self.points and self.given in (None, self.fine)
+
+    @property
+    def filled(self) -> slice:
+        """Range of the points, in an array and in the FFT of the fine grid, that are not zero or cut off."""
+        return slice(0, min(self.length(False), self.fine))
 
     @property
     def segments(self) -> list[tuple[slice, slice]]:

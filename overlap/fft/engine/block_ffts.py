@@ -87,8 +87,9 @@ class BlockInPlace:
                     real_kind=lines[axis].real_kind(forward),
                 )
                 self._plans.append((plan, lines[axis], axis, where))
-        for axis, line in () if forward else lines.items():
-            for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
+        for axis, line in lines.items():
+            kept, length = ([line.filled], line.fine) if forward else ([x for _, x in line.segments], line.fine_modes)
+            for gap in complement(kept, length):
                 box = [slice(None)] * len(shape)
                 box[axis] = gap
                 self._gaps.append(tuple(box))
@@ -113,7 +114,7 @@ class BlockInPlace:
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
         modes, physical = (target, source) if self._forward else (source, target)
         for where in self._gaps:
-            program.zero(modes[where])
+            program.zero(source[where])
         if not self._forward:
             self._write_folds(program, modes)
         for plan, line, axis, where in self._plans:
@@ -181,7 +182,7 @@ class BlockChain:
         axes, inner = list(lines), len(shape) - 1
         return (
             direction.turned not in axes
-            and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
+            and all(line.alike and line.nyquist != "split" for line in lines.values())
             and not any(lines[axis].real for axis in axes[1 if direction.forward else 0 :][: len(axes) - 1])
             and _leaves_source(lines, direction)
             and any(
@@ -247,7 +248,8 @@ class BlockFromArray:
         return (
             axis < len(shape) - 1
             and direction.turned is None
-            and line.fine == line.points > LONG
+            and line.alike
+            and line.points > LONG
             and line.nyquist != "split"
             and _leaves_source(lines, direction)
             and line.points * inner * dtype.itemsize <= ARRAY_NBYTES

@@ -150,7 +150,7 @@ class Stage:
         self._in_target = (
             place.natural
             and len(steps.then) == 1
-            and all(not lines[axis].real and lines[axis].fine == lines[axis].points for axis in steps.then)
+            and all(not lines[axis].real and lines[axis].alike for axis in steps.then)
             and SweepInPlace.suits(self.target_shape, steps.then[0], self.dtype)
             and self._units_suit()
         )
@@ -227,7 +227,7 @@ class Stage:
             and self.place.natural
             and len(first) == 1
             and not lines[first[0]].real
-            and lines[first[0]].fine == lines[first[0]].points
+            and lines[first[0]].alike
             and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
             and self._units_suit()
         )

@@ -106,7 +106,7 @@ class StagedTransform:
             axes.sort(key=lambda axis: axis not in route[-1])
         ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_alone))
         # The trailing axes are transformed in the target, if that can hold what is not complete yet.
-        able = natural and all(not lines[axis].real and lines[axis].fine == lines[axis].points for axis in trailing)
+        able = natural and all(not lines[axis].real and lines[axis].alike for axis in trailing)
         self._holds = bool(trailing) and not able
         # The second stage has the units of the first one: nothing that it joins is cut there.
         self._streams = (

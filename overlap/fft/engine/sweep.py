@@ -195,18 +195,18 @@ class _Block:
         modes = list(whole)
         for axis, line in lines.items():
             modes[axis] = line.segments
-            whole[axis] = [(slice(0, line.fine), slice(0, line.fine))]
+            whole[axis] = [(line.filled, line.filled)]
         into, out = (whole, modes) if forward else (modes, whole)
         self._loads = pairs_of(sources, into)
         self._stores = pairs_of(targets, out)
         self._gaps = []
-        for axis, line in lines.items() if forward else ():
-            for gap in complement([pair[0] for pair in line.segments], line.length(True)):
-                beyond = list(modes)
+        for axis, line in lines.items():
+            for gap in complement([pair[0] for pair in out[axis]], line.length(forward)):
+                beyond = list(out)
                 beyond[axis] = [(gap, gap)]
                 for other, other_line in lines.items():
                     if other != axis:
-                        full = slice(0, other_line.length(True))
+                        full = slice(0, other_line.length(forward))
                         beyond[other] = [(full, full)]
                 self._gaps += [(i, where) for i, where, _ in pairs_of(targets, beyond)]
 

@@ -41,7 +41,7 @@ class SweepInPlace:
     shape : tuple of int
     axis : int
     line : Axis
-        Neither "r2c" nor with a finer grid.
+        One that is `alike`, and not "r2c".
     dtype, direction
         As of `Sweep`.
     sources : list of tuple of slice, optional
