@@ -15,7 +15,7 @@ from .stages import StageAxes, axis_names, ffts_along, stages
 from .storage import collective_section, parts_on_rank_0
 from .topology import coordinates, same_ranks, subcomms
 from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
-from .weights import Weights, checked, combined, shares
+from .weights import Weights, checked, checked_shares, combined, shares
 
 __all__ = [
     "Blocks",
@@ -34,6 +34,7 @@ __all__ = [
     "block",
     "box_shape",
     "checked",
+    "checked_shares",
     "chunks",
     "collective_section",
     "combined",

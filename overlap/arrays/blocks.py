@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InputError, repr_of
 from .partition import block, length_of
 from .topology import coordinates
-from .weights import checked, combined
+from .weights import checked, checked_shares, combined
 
 Box = tuple[slice, ...]
 """A part of an array, as one slice per axis: ``array[box]`` is a view of it."""
@@ -69,6 +69,9 @@ class Blocks:
         One per rank: the cells of a rank are in proportion to its weight (`overlap.arrays.shares`). On a grid of
         several axes a coordinate weighs as much as its ranks together. A block may be empty: it then has no neighbours,
         and the blocks on its two sides are neighbours.
+    shares : dict of int to sequence of int, optional
+        For some axes the cells of each block along it, in order: ``{0: (4, 4, 1)}``. They go before the weights, and
+        may be 0, too.
 
     Raises
     ------
@@ -96,6 +99,7 @@ class Blocks:
         periodic: bool | Sequence[bool] = False,
         corners: bool = True,
         weights: Sequence[Any] | None = None,
+        shares: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self.shape, self.grid = tuple(shape), tuple(grid)
         axes = len(self.shape)
@@ -111,16 +115,22 @@ class Blocks:
         self.corners = corners
         self.size = prod(self.grid)
         self.weights, problem = checked(weights, self.size)
-        if problem is not None:
+        self.shares, wrong = checked_shares(shares, self.shape, self.grid)
+        if problem := problem or wrong:
             raise InputError(problem)
         places = [coordinates(rank, self.grid) for rank in range(self.size)]
         self._parts = [
-            block(length, parts, self.weights and combined(self.weights, [place[axis] for place in places]))
+            block(
+                length,
+                parts,
+                self.shares.get(axis) or (self.weights and combined(self.weights, [place[axis] for place in places])),
+            )
             for axis, (length, parts) in enumerate(zip(self.shape, self.grid))
         ]
         for axis, (parts, needed) in enumerate(zip(self._parts, self.width)):
             lengths = [length_of(part) for part in parts]
-            least = min(length for length in lengths if length or self.weights is None)
+            even = self.weights is None and axis not in self.shares
+            least = min((length for length in lengths if length or even), default=0)
             if ((len(parts) > 1 or self.periodic[axis]) and least < max(needed)) or least == 0:
                 raise InputError(
                     f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "

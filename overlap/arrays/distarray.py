@@ -107,6 +107,7 @@ class DistArray(PlacedArray):
         grid: Sequence[int] | None = None,
         weights: Sequence[Any] | None = None,
         exchange: str | None = None,
+        shares: Mapping[int, Sequence[int]] | None = None,
     ) -> Self:
         """Split the same global array otherwise (collective); one exchange among all ranks.
 
@@ -120,6 +121,9 @@ class DistArray(PlacedArray):
             One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; equal by default.
         exchange : {None, "f4"}
             ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
+        shares : dict of int to sequence of int, optional
+            For some of `axes` what each rank along it shall have, in order: ``{0: (4, 4, 1)}``. They go before the
+            weights.
 
         Returns
         -------
@@ -134,7 +138,7 @@ class DistArray(PlacedArray):
             larger than 3.4e38.
         """
         with self._known("redistributing an array") as (comm, where):
-            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange)
+            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange, shares)
         return placed_as(type(self), *found)
 
     # ---- reductions over all ranks: what numpy's own methods, `sum` and so on, give is of the local part ----------

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .partition import block, length_of
-from .weights import Weights, combined
+from .weights import Shares, Weights, combined
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,10 @@ class Distribution:
             axis += 1
         return Distribution(tuple(lengths), tuple(split), tuple(where))
 
-    def split_along(self, axes: Sequence[int], grid: Sequence[int], rank: int, weights: Weights = None) -> Distribution:
-        """Return the distribution of the same global array over a grid of ranks, even or in proportion to weights.
+    def split_along(
+        self, axes: Sequence[int], grid: Sequence[int], rank: int, weights: Weights = None, shares: Shares | None = None
+    ) -> Distribution:
+        """Return the distribution of the same global array over a grid of ranks.
 
         Parameters
         ----------
@@ -143,11 +145,13 @@ class Distribution:
         rank : int
         weights : tuple of numbers, optional
             One per rank; along each axis, those of all ranks with one coordinate are added.
+        shares : dict of int to tuple of int, optional
+            For some axes, what each coordinate has; the others are split in proportion to the weights, or evenly.
         """
         where = [slice(0, length) for length in self.global_shape]
         places = np.indices(tuple(grid)).reshape(len(grid), -1)
         for axis, place, count in zip(axes, places, grid):
-            along = weights and combined(weights, [int(one) for one in place])
+            along = (shares or {}).get(axis) or (weights and combined(weights, [int(one) for one in place]))
             where[axis] = block(self.global_shape[axis], count, along)[place[rank]]
         return Distribution(self.global_shape, tuple(sorted(axes)), tuple(where))
 

@@ -43,12 +43,16 @@ class Layout:
         a coordinate weighs what its ranks weigh together: shares are products of those along the dimensions.
     multiples : tuple of int
         For every axis the number of which every share begins at a multiple. Empty: single ones.
+    shares : tuple
+        Pairs: an axis and a dimension, and how many indices of it each coordinate has. They go before the weights, and
+        are weights where the axis has another length.
     """
 
     splits: tuple[int | None, ...]
     grid: tuple[int, ...]
     weights: Weights = None
     multiples: tuple[int, ...] = ()
+    shares: tuple[tuple[tuple[int, int], tuple[int, ...]], ...] = ()
 
     @property
     def even(self) -> Layout:
@@ -56,16 +60,17 @@ class Layout:
 
         What must not depend on the weights, as how many messages there are, is found with it.
         """
-        return replace(self, weights=None)
+        return replace(self, weights=None, shares=())
 
     def parts(self, shape: Sequence[int], axis: int) -> list[slice]:
         """Return the slice of `axis` that each coordinate of its dimension holds."""
         dimension = self.splits[axis]
         if dimension is None:
             return block(shape[axis], 1)
-        weights = self.weights
-        if weights is not None and len(self.grid) > 1:
-            weights = combined(weights, [coordinates(rank, self.grid)[dimension] for rank in range(len(weights))])
+        weights: Weights = dict(self.shares).get((axis, dimension))
+        if weights is None and self.weights is not None:
+            places = [coordinates(rank, self.grid)[dimension] for rank in range(len(self.weights))]
+            weights = combined(self.weights, places)
         length, each = shape[axis], self.multiples[axis] if self.multiples else 1
         return [
             slice(min(each * part.start, length), min(each * part.stop, length))

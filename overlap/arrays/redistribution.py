@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import index as as_integer
 from typing import Any
@@ -16,7 +16,7 @@ from .exchange import exchange_problem, mpi_type, rounded
 from .partition import length_of
 from .storage import collective_section
 from .topology import same_ranks
-from .weights import checked
+from .weights import checked, checked_shares
 
 
 def gather(
@@ -94,6 +94,7 @@ def redistribute(
     grid: Sequence[int] | None,
     weights: Sequence[Any] | None,
     exchange: str | None,
+    shares: Mapping[int, Sequence[int]] | None,
 ) -> tuple[np.ndarray, Any, Distribution]:
     """Split a global array otherwise (collective); see `DistArray.redistribute`.
 
@@ -112,13 +113,22 @@ def redistribute(
             there = _place_of(axes, comm, where)
             agreed.update(global_shape=where.global_shape, dtype=local.dtype.str)
         else:
-            uneven, problem = checked(weights, comm.size)
-            if problem:
-                raise InputError(problem)
             chosen, sizes = _grid(axes, grid, comm.size, len(where.global_shape))
-            there = where.split_along(chosen, sizes, comm.rank, uneven)
+            parts = dict(zip(chosen, sizes))
+            uneven, problem = checked(weights, comm.size)
+            given, wrong = checked_shares(
+                shares, where.global_shape, [parts.get(axis, 1) for axis in range(len(where.global_shape))]
+            )
+            if problem := problem or wrong:
+                raise InputError(problem)
+            there = where.split_along(chosen, sizes, comm.rank, uneven, given)
             agreed.update(
-                global_shape=where.global_shape, dtype=local.dtype.str, axes=chosen, grid=sizes, weights=uneven
+                global_shape=where.global_shape,
+                dtype=local.dtype.str,
+                axes=chosen,
+                grid=sizes,
+                weights=uneven,
+                shares=given,
             )
         agreed.update(exchange=exchange)
         target = np.empty(there.shape, local.dtype)

@@ -1,7 +1,8 @@
 """Weights: what each rank's share of the work is in proportion to. Exact arithmetic, no MPI.
 
 A weight is a positive number: a rank's speed, say. Shares are the same on all ranks wherever the weights are, as
-nothing is rounded before a share is.
+nothing is rounded before a share is. Shares that are given are weights, too, which may be 0: those of an axis as long
+as they are in all are exactly these.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from numbers import Rational, Real
+from operator import index as as_integer
 from typing import Any
+
+from ..errors import repr_of
 
 Weights = tuple[int | float | Fraction, ...] | None
 """One positive number per rank; None: all ranks are equal."""
+
+Shares = dict[int, tuple[int, ...]]
+"""For some axes how many indices each part has, in order."""
 
 
 @lru_cache(maxsize=4096)
@@ -30,7 +37,7 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     total : int
         At least 0.
     weights : tuple of numbers
-        Positive and finite, as from `checked`.
+        Positive and finite, as from `checked`; or shares. One that is 0 has a share of 0.
 
     Returns
     -------
@@ -43,7 +50,7 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     (6, 4)
     """
     exact = [Fraction(weight) for weight in weights]
-    whole = sum(exact)
+    whole = sum(exact) or 1  # shares of an axis without indices
     quotas = [total * weight / whole for weight in exact]
     found = [math.floor(quota) for quota in quotas]
     by_loss = sorted(range(len(quotas)), key=lambda rank: found[rank] - quotas[rank])
@@ -85,6 +92,44 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
         )
     weights: Any = tuple(found)
     return (None if len(set(weights)) == 1 else weights), None
+
+
+def checked_shares(given: Any, lengths: Sequence[int], parts: Sequence[int]) -> tuple[Shares, str | None]:
+    """Return given shares with Python's numbers and axes counted from 0, and what is wrong with them.
+
+    Parameters
+    ----------
+    given : mapping of int to sequence of int, or None
+        Axes may count from the end.
+    lengths : sequence of int
+        One for each axis of the array.
+    parts : sequence of int
+        Into how many each axis is split; 1 for an axis that is whole.
+
+    Returns
+    -------
+    shares : dict
+        Empty where something is wrong.
+    problem : str or None
+    """
+    if given is None:
+        return {}, None
+    found: Shares = {}
+    try:
+        for axis, counts in given.items():
+            found[range(len(lengths))[as_integer(axis)]] = tuple(map(as_integer, counts))
+        alike = len(found) == len(given)
+    except Exception:  # a user's object can raise anything
+        alike = False
+    if not alike:
+        return {}, f"expected shares as a dict of axes and their parts' lengths, received {repr_of(given)}"
+    for axis, each in found.items():
+        if len(each) != parts[axis] or min(each) < 0 or sum(each) != lengths[axis]:
+            return {}, (
+                f"expected shares of axis {axis} to be {parts[axis]} numbers from 0 on that are {lengths[axis]} in "
+                f"all, received {repr_of(each)}"
+            )
+    return found, None
 
 
 def combined(weights: Sequence[int | float | Fraction], groups: Sequence[int]) -> Weights:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import index
+from typing import Any, Literal
 
 from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown
 from .function import dealias_problem
+
+SIDES = ("real", "spectrum")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class ArrayLayout:
         weight (`overlap.arrays.shares`). There are as many messages as with even shares. On a P x Q grid a coordinate
         weighs as much as its ranks together. A share may be empty. ``"measure"`` takes the weights of the plan's
         tuning file, or measures them, as `FFT2.balance` does, when the plan is made.
+    shares : dict, optional
+        How much exactly each rank has: ``{"real": {-2: (8, 8, 1)}, "spectrum": {-1: (6, 3, 0)}}`` names, for split axes
+        of the arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They
+        go before the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own, axes
+        are split in proportion to them. The record keeps them as tuples.
 
     Examples
     --------
@@ -51,17 +60,52 @@ class ArrayLayout:
     restore: bool = False
     dealias: str | tuple[int, ...] | None = None
     weights: Weights | Literal["measure"] = None
+    shares: Mapping[str, Mapping[int, Sequence[int]]] | tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         # numpy's integers become Python's: records that are equal look alike on all ranks.
         object.__setattr__(self, "grid", integers(self.grid) or self.grid)
         if not isinstance(self.dealias, str):
             object.__setattr__(self, "dealias", integers(self.dealias) or self.dealias)
+        object.__setattr__(self, "shares", _as_tuples(self.shares))
+
+    @property
+    def shares_of(self) -> dict[str, dict[int, tuple[int, ...]]]:
+        """Tell the shares of each side's axes; of a layout without a problem."""
+        given: Any = self.shares or ()  # pairs
+        return {side: dict(axes) for side, axes in given}
+
+
+def _as_tuples(shares: Any) -> Any:
+    """Return shares as tuples, which can be compared and hashed, or what was given where it is none."""
+    if shares is None:
+        return None
+    try:
+        sides = {
+            side: sorted((index(axis), integers(each)) for axis, each in dict(axes).items())
+            for side, axes in dict(shares).items()
+        }
+        return tuple((side, tuple(axes)) for side, axes in sorted(sides.items()))
+    except Exception:  # a user's object can raise anything
+        return shares
+
+
+def shares_problem(layout: ArrayLayout) -> str | None:
+    """Say what is wrong with how shares are written, or None: not whether they fit the arrays."""
+    shares = layout.shares
+    if shares is None or (isinstance(shares, tuple) and shares == _as_tuples(shares) and {*dict(shares)} <= {*SIDES}):
+        return None
+    return (
+        'expected shares to be None or a dict such as {"real": {-2: (8, 8, 1)}, "spectrum": {-1: (6, 3, 0)}}, received '
+        f"{shown(shares)}"
+    )
 
 
 def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
     """Say what is wrong with the process grid of a layout of an `FFT3` over some ranks, or None."""
     grid = layout.grid
+    if grid is None and layout.shares and ranks > 1:
+        return "expected a grid with shares, which are of its rows and columns, received grid=None"
     if grid is not None:
         sizes = integers(grid)
         if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != ranks:

@@ -145,7 +145,7 @@ class Bracket(Plan):
             problem = (
                 _problem(sizes, shape, spacing, points)
                 or problem
-                or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
+                or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias", "shares"))
                 or _settings_problem(requested)
                 or exchange_problem(exchange)
                 or _disagreement("shape", [sizes for sizes, _ in same])

@@ -219,24 +219,27 @@ class FFTN(FourierPlan):
             self._layout.restore,
             self._transposed,
         )
-        self.real, self.spectrum = self._specs(())
+        self._place_arrays(())
 
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
         lengths = self._lengths(lines, spectral)
         where = layout.local_slice((1, *lengths.values()), self._coordinates)
-        turned = spectral and not self._transposed
         shape, parts, taken_apart = [], {}, {}
-        for axis, at in enumerate(self._at):
-            each, split = 1, at
+        for axis, (split, each) in enumerate(self._split_axes(spectral)):
             if axis in self._factors:
-                split, last = (at + 1, at) if turned else (at, at + 1)
-                each = lengths[last]
-                taken_apart[axis - len(self._at)] = each, turned
+                taken_apart[axis - len(self._at)] = each, spectral and not self._transposed
             shape.append(lengths[split] * each)
             if layout.splits[split] is not None:
                 parts[axis - len(self._at)] = slice(where[split].start * each, where[split].stop * each)
         dtype = self._modes_dtype if spectral else self._dtype
         return ArraySpec(self.comm, batch, shape, parts, dtype, spectral=spectral, taken_apart=taken_apart)
+
+    def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
+        found = [(at, 1) for at in self._at]
+        for axis, (first, last) in self._factors.items():
+            at = self._at[axis]
+            found[axis] = (at + 1, first) if spectral and not self._transposed else (at, last)
+        return found
 
     def _turned(self) -> int | None:
         return None if self._transposed else next((self._at[axis] for axis in self._factors), None)

@@ -10,9 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import Layout, coordinates, subcomms
+from ..arrays import Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
-from ..errors import ClosedError
+from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .arguments import (
     NORMS,
@@ -27,7 +27,7 @@ from .arguments import (
     shape_problem,
     shown,
 )
-from .array_layout import ArrayLayout, lying_problem
+from .array_layout import SIDES, ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis, axes_of, modes_dtype
 from .engine.direction import Direction
@@ -149,8 +149,8 @@ class FourierPlan(Plan):
     def on(self, runtime: Runtime) -> Self:
         """Make a plan like this one on another runtime, of fewer ranks for one, with the same settings (collective).
 
-        Nothing is searched for: settings are those of `forward`, and those of the layout but for its grid and weights,
-        which belong to the ranks. This plan may have lost ranks.
+        Nothing is searched for: settings are those of `forward`, and those of the layout but for its grid, weights and
+        shares, which belong to the ranks. This plan may have lost ranks.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class FourierPlan(Plan):
             This plan was closed.
         """
         settings = replace(self.forward.settings, effort=self._requested.effort)
-        layout = replace(self._layout, grid=None, weights=None)
+        layout = replace(self._layout, grid=None, weights=None, shares=None)
         return type(self)(
             runtime,
             self._shape,
@@ -194,7 +194,48 @@ class FourierPlan(Plan):
         self._there = (
             self._here if self._layout.restore else Layout((None, None, *dimensions), self._grid, self._weights)
         )
-        self.real, self.spectrum = self._specs(self._batch)
+        self._place_arrays(self._batch)
+
+    def _place_arrays(self, batch: Sequence[int]) -> None:
+        """Find the arrays of both sides, of some batch axes, with the shares that are given.
+
+        Raises
+        ------
+        InputError
+            These do not fit: the same on all ranks.
+        """
+        found: dict[tuple[int, int], tuple[int, ...]] = {}
+        for side, layout, spec in zip(SIDES, (self._here, self._there), self._specs(batch)):
+            axes = [(0, 1)] * len(batch) + self._split_axes(spec.spectral)
+            dimensions = [layout.splits[axis] for axis, _ in axes]
+            parts = [1 if dimension is None else self._grid[dimension] for dimension in dimensions]
+            given, problem = checked_shares(self._layout.shares_of.get(side), spec.global_shape, parts)
+            if problem is not None:
+                raise InputError(f"{side} arrays of global shape {spec.global_shape}: {problem}")
+            for axis, counts in given.items():
+                (within, each), dimension = axes[axis], dimensions[axis]
+                if any(count % each for count in counts):
+                    raise InputError(
+                        f"expected shares of axis {axis} that are multiples of {each}, as it stays split while it is "
+                        f"transformed, received {counts}"
+                    )
+                shares = tuple(count // each for count in counts)
+                if dimension is not None and found.setdefault((within, dimension), shares) != shares:
+                    raise InputError(
+                        f"expected the same shares of axis {axis} in both spaces, which are split alike, received "
+                        f"{counts} and others"
+                    )
+        self._here, self._there = (replace(layout, shares=tuple(found.items())) for layout in (self._here, self._there))
+        self.real, self.spectrum = self._specs(batch)
+
+    def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
+        """Return, for every axis of an array, the axis of its layout that is split, and how much an index of it is."""
+        return [(axis, 1) for axis in self._order(spectral)]
+
+    def _order(self, spectral: bool) -> tuple[int, ...]:
+        """Return the axes of an array in the order in which they lie in it, counted with the batch's."""
+        turned = spectral and self._transposed
+        return self._axes[1:] + self._axes[:1] if turned else self._axes
 
     def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
         """Return the array specs of real space and of the spectrum, for some batch axes, by default on its grid."""
@@ -214,15 +255,14 @@ class FourierPlan(Plan):
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
         lengths = self._lengths(lines, spectral)
         where = layout.local_slice((1, *lengths.values()), self._coordinates)
-        natural = not (spectral and self._transposed)
-        order = self._axes if natural else self._axes[1:] + self._axes[:1]
+        order = self._order(spectral)
         return ArraySpec(
             self.comm,
             batch,
             [lengths[axis] for axis in order],
             {place - len(order): where[axis] for place, axis in enumerate(order) if layout.splits[axis] is not None},
             self._modes_dtype if spectral else self._dtype,
-            natural=natural,
+            natural=order == self._axes,
             spectral=spectral,
             kinds=self._kinds,
         )

@@ -19,7 +19,7 @@ from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
-from .array_layout import ArrayLayout
+from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.plan_cache import PlanCache, Tuning, path_of
@@ -290,11 +290,13 @@ class Plan(Resource):
         """Return what was asked for: layout, with checked weights, settings, the tuning file's name, and a problem."""
         arrays, problem = record(ArrayLayout, layout, "layout")
         requested, other = record(Settings, settings, "settings")
-        uneven = None
+        uneven, wrong = None, shares_problem(arrays)
+        if wrong:
+            arrays = replace(arrays, shares=None)
         if not _measured(arrays):
             weights, uneven = checked(arrays.weights, self.comm.size)
             arrays = replace(arrays, weights=weights)
-        return arrays, requested, path_of(tuning), problem or uneven or other
+        return arrays, requested, path_of(tuning), problem or uneven or wrong or other
 
     def _look_up(self, path: str | None, arrays: ArrayLayout, dtype: DTypeLike, /, **what: Any) -> dict[str, Any]:
         """Take what the tuning file has, and weights; returns what the plan is, in values that files hold (collective).
@@ -307,6 +309,7 @@ class Plan(Resource):
             "ranks": self.comm.size,
             "workers": self.runtime.workers,
             "weights": arrays.weights and str(arrays.weights),
+            **({"shares": str(arrays.shares)} if arrays.shares else {}),
             **what,
         }
         self._tuning = Tuning(self.runtime, plan, dtype, path or None)

@@ -130,6 +130,7 @@ def _mirrored(blocks: Blocks, rank: int) -> set[int]:
         periodic=blocks.periodic,
         corners=blocks.corners,
         weights=blocks.weights,
+        shares=blocks.shares,
     )
     return {one.rank for one in both.neighbours(rank)}
 

@@ -63,7 +63,13 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
     with coordinator.collective_section("making a diffusion matrix", coordinator.close):
         around = Blocks(
-            blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights
+            blocks.shape,
+            blocks.grid,
+            width=1,
+            periodic=blocks.periodic,
+            corners=False,
+            weights=blocks.weights,
+            shares=blocks.shares,
         )
         own = around.own(comm.rank)
         inside = tuple(length_of(side) for side in own)
@@ -108,7 +114,7 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
     InputError
         They are not.
     """
-    if blocks.weights is None:  # the same for any number of ranks, in no time
+    if blocks.weights is None and not blocks.shares:  # the same for any number of ranks, in no time
         found = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
         alike = all(length % parts == 0 for length, parts in zip(blocks.shape, blocks.grid))
     else:

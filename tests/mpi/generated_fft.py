@@ -422,7 +422,13 @@ SUBJECTS = (
             "global_vdot": Call(lambda lab, one: {"other": one}),
             "gather": Call(lambda lab, one: {"root": 0, "index": (slice(None), slice(None))}, gathered),
             "redistribute": Call(
-                lambda lab, one: {"axes": 1, "grid": (lab.size,), "weights": (1.0,) * lab.size, "exchange": "f4"},
+                lambda lab, one: {
+                    "axes": 1,
+                    "grid": (lab.size,),
+                    "weights": (1.0,) * lab.size,
+                    "exchange": "f4",
+                    "shares": {},
+                },
                 lambda lab, one, arguments, result: gathered(lab, one, {}, result.gather()),
                 legal={"axes=negative": "the last one, as of numpy"},
             ),

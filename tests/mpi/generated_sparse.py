@@ -295,7 +295,13 @@ SUBJECTS = (
                 untold=NO_COMM,
             ),
             "Blocks": Call(
-                lambda lab, one: {"shape": (3 * lab.size, 2), "grid": (lab.size, 1), "width": 1, "weights": None},
+                lambda lab, one: {
+                    "shape": (3 * lab.size, 2),
+                    "grid": (lab.size, 1),
+                    "width": 1,
+                    "weights": None,
+                    "shares": None,
+                },
                 local=True,
                 legal={"corners": "any truth value", "periodic": "any truth value"},
             ),

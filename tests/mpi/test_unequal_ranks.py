@@ -27,3 +27,12 @@ def test_the_drop_in_takes_weights(ranks):
 @pytest.mark.parametrize("ranks", [exhaustive(1), 2])
 def test_computing_and_waiting_are_counted(ranks):
     jobs.run_job("weights_cases:loads,loads_of_plans", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
+def test_given_shares(ranks):
+    jobs.run_job("shares_cases:planes,fields,blocks_and_arrays,refused", ranks)
+
+
+def test_given_shares_under_open_mpi(openmpi):
+    jobs.run_job("shares_cases:planes,blocks_and_arrays", 2, mpi="openmpi")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.arrays import Layout, block, checked, combined, coordinates, length_of, shares
+from overlap.arrays import Layout, block, checked, checked_shares, combined, coordinates, length_of, shares
 from overlap.arrays.speeds import LEAST_GAIN, ROUNDS, speeds_of, weights_of
 
 NUMBERS = (
@@ -154,3 +154,25 @@ def test_what_differs_from_half_to_half_is_no_speed():
     times[0, : ROUNDS // 2] = 2.0
     times[1, ROUNDS // 2 :] = 2.0
     assert not speeds_of(times, (0.5, 0.5))[1]
+
+
+def test_given_shares_are_the_parts():
+    """They go before weights, hold for one axis of one dimension, and are weights on finer grids."""
+    given_ = (((0, 1), (8, 0, 3)), ((2, 0), (4, 1)))
+    layout = Layout((1, None, 0), (2, 3), (7, 4, 1, 1, 1, 1), shares=given_)
+    assert [length_of(part) for part in layout.parts((11, 9, 5), 0)] == [8, 0, 3]
+    assert [length_of(part) for part in layout.parts((22, 9, 10), 0)] == [16, 0, 6]
+    assert [length_of(part) for part in layout.parts((11, 9, 5), 2)] == [4, 1]
+    other = Layout((None, 1, 0), (2, 3), shares=given_)
+    assert [length_of(part) for part in other.parts((11, 9, 5), 1)] == [3, 3, 3]
+    assert [length_of(part) for part in layout.even.parts((11, 9, 5), 0)] == [4, 4, 3]
+    assert shares(0, (0, 0)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad", [{0: (8, 2)}, {0: (11, -1, 1)}, {0: (11, 0)}, {0: (11.0, 0, 0)}, {3: (1,)}, {1: (4, 5)}, 3]
+)
+def test_bad_shares(bad):
+    assert checked_shares({-3: np.array([8, 0, 3])}, (11, 9, 5), (3, 1, 1)) == ({0: (8, 0, 3)}, None)
+    found, problem = checked_shares(bad, (11, 9, 5), (3, 1, 1))
+    assert found == {} and "expected shares" in problem and "received" in problem
