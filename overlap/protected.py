@@ -20,8 +20,8 @@ import numpy as np
 from mpi4py import MPI
 
 from .arrays import DistArray, Distribution, placed_as, same_ranks
+from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, within
-from .arrays.redistribution import common, exchange_boxes
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
 from .lowlevel.memory import whole_lines
@@ -332,22 +332,27 @@ class Protected(CollectiveContext):
         """Bring a field to where it is to be: each part comes from the rank that provides it."""
         coordinator, dtype = runtime.coordinator, self._dtypes[number]
         boxes = [places[number].local_slice for places in self._places]
-        pieces = [
-            [
-                part.field(number, self._places[owner], self._dtypes)[within(box, boxes[owner])]
-                for owner, part in sorted(mine.items())
-                for box in common(boxes[owner], [target.local_slice])
-            ]
+        kept = [
+            (part.field(number, self._places[owner], self._dtypes), boxes[owner])
+            for owner, part in sorted(mine.items())
+        ]
+        sent = [
+            [(field, within(box, place)) for field, place in kept for box in common(place, [target.local_slice])]
             for target in targets
         ]
         here = targets[coordinator.rank]
         coming = [
-            common(here.local_slice, [box for box, provider in zip(boxes, providers) if provider == rank])
+            [
+                within(found, here.local_slice)
+                for found in common(here.local_slice, [box for box, by in zip(boxes, providers) if by == rank])
+            ]
             for rank in range(coordinator.size)
         ]
+        crossing = Crossing([[box for _, box in some] for some in sent], coming, coordinator.rank)
+        pieces = [[field[box] for field, box in some] for some in sent]
         whole = np.empty(here.shape, dtype)
         with coordinator.exclusive.used("restoring a field"), coordinator.watchdog.watching("restoring a field"):
-            exchange_boxes(coordinator.comm, pieces, coming, whole, here, whole.dtype)
+            crossing.exchange(coordinator.comm, pieces, whole, dtype)
         return placed_as(DistArray, whole, runtime.comm.source, here)
 
     # ---- the end -----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from operator import index as as_integer
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from ..errors import InputError, repr_of
 from ..masks import refuse_masks
-from .distribution import Distribution, Placed, overlapping, part_of, within
+from .crossing import Crossing
+from .distribution import Distribution, Placed, part_of
 from .exchange import exchange_problem, mpi_type, rounded
-from .partition import length_of
 from .storage import collective_section
 from .topology import same_ranks
 from .weights import checked, checked_shares
@@ -109,79 +108,41 @@ def redistribute(
     with collective_section(comm) as agreed:
         if problem := exchange_problem(exchange, local.dtype):
             raise InputError(problem)
-        if isinstance(axes, Placed):
-            there = _place_of(axes, comm, where)
-            agreed.update(global_shape=where.global_shape, dtype=local.dtype.str)
-        else:
-            chosen, sizes = _grid(axes, grid, comm.size, len(where.global_shape))
-            parts = dict(zip(chosen, sizes))
-            uneven, problem = checked(weights, comm.size)
-            given, wrong = checked_shares(
-                shares, where.global_shape, [parts.get(axis, 1) for axis in range(len(where.global_shape))]
-            )
-            if problem := problem or wrong:
-                raise InputError(problem)
-            there = where.split_along(chosen, sizes, comm.rank, uneven, given)
-            agreed.update(
-                global_shape=where.global_shape,
-                dtype=local.dtype.str,
-                axes=chosen,
-                grid=sizes,
-                weights=uneven,
-                shares=given,
-            )
-        agreed.update(exchange=exchange)
+        there, said = split_as(comm, where, axes, grid, weights, shares)
+        agreed.update(global_shape=where.global_shape, dtype=local.dtype.str, **said, exchange=exchange)
         target = np.empty(there.shape, local.dtype)
         sent_from = rounded(local, exchange if comm.size > 1 else None)
-    everyone = comm.allgather((where.local_slice, there.local_slice))
-    sent = [common(where.local_slice, [box]) for _, box in everyone]
-    received = [common(there.local_slice, [box]) for box, _ in everyone]
-    pieces = [[sent_from[within(box, where.local_slice)] for box in boxes] for boxes in sent]
-    exchange_boxes(comm, pieces, received, target, there, sent_from.dtype)
+    crossing = Crossing.between(comm.allgather((where.local_slice, there.local_slice)), comm.rank)
+    crossing.exchange(comm, crossing.pieces(sent_from), target, sent_from.dtype)
     return target, comm, there
 
 
-def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tuple[slice, ...]]:
-    """Return what a box of a global array has in common with others, where that is anything."""
-    return [found for other in others if (found := overlapping(box, other)) is not None]
-
-
-def exchange_boxes(
+def split_as(
     comm: Any,
-    pieces: Sequence[Sequence[np.ndarray]],
-    boxes: Sequence[Sequence[Sequence[slice]]],
-    target: np.ndarray,
-    there: Distribution,
-    dtype: np.dtype[Any],
-) -> None:
-    """Exchange boxes of a global array (collective).
+    where: Distribution,
+    axes: int | Sequence[int] | Placed,
+    grid: Sequence[int] | None = None,
+    weights: Sequence[Any] | None = None,
+    shares: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[Distribution, dict[str, Any]]:
+    """Return how a global array is split by what users say, and what must be the same on all ranks (local).
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    pieces : sequence of sequence of ndarray
-        For each rank, what is sent to it.
-    boxes : sequence of sequence of tuple of slice
-        For each rank, where in the global array that lies which comes from it, in the order in which it sends.
-    target : ndarray
-        The local part at the place `there`, which is filled.
-    there : Distribution
-    dtype : dtype
-        The type of the pieces.
+    Raises
+    ------
+    InputError
+        On this rank: this makes no sense for the array.
     """
-    flat = [piece.reshape(-1) for some in pieces for piece in some]
-    send = np.concatenate(flat) if flat else np.empty(0, dtype)
-    counts = [[int(np.prod([length_of(part) for part in box])) for box in some] for some in boxes]
-    arrived = np.empty(sum(map(sum, counts)), dtype)
-    comm.Alltoallv(
-        [send.view(np.uint8), [sum(piece.nbytes for piece in some) for some in pieces]],
-        [arrived.view(np.uint8), [sum(some) * dtype.itemsize for some in counts]],
-    )
-    start = 0
-    for box, count in zip(chain(*boxes), chain(*counts)):
-        place = within(box, there.local_slice)
-        target[place] = arrived[start : start + count].reshape(target[place].shape)
-        start += count
+    if isinstance(axes, Placed):
+        return _place_of(axes, comm, where), {}
+    chosen, sizes = _grid(axes, grid, comm.size, len(where.global_shape))
+    along = dict(zip(chosen, sizes))
+    uneven, problem = checked(weights, comm.size)
+    parts = [along.get(axis, 1) for axis in range(len(where.global_shape))]
+    given, wrong = checked_shares(shares, where.global_shape, parts)
+    if problem := problem or wrong:
+        raise InputError(problem)
+    there = where.split_along(chosen, sizes, comm.rank, uneven, given)
+    return there, {"axes": chosen, "grid": sizes, "weights": uneven, "shares": given}
 
 
 def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:

@@ -54,10 +54,10 @@ MAKERS = {"Allocate_shared", "Clone", "Create", "Create_cart", "Create_group", "
 USERS_OWN = {
     ("arrays/distarray.py", "Barrier"),
     ("arrays/distarray.py", "gather"),
+    ("arrays/crossing.py", "Alltoallv"),
     ("arrays/redistribution.py", "gather"),
     ("lowlevel/segments.py", "allgather"),
     ("arrays/redistribution.py", "allgather"),
-    ("arrays/redistribution.py", "Alltoallv"),
     ("arrays/redistribution.py", "Scatterv"),
     ("arrays/reductions.py", "allgather"),
     ("arrays/storage.py", "Recv"),
@@ -67,7 +67,6 @@ USERS_OWN = {
     ("compat/fluidfft/base.py", "gather"),  # of a DistArray, as below
     ("compat/fluidfft/base.py", "scatter"),
     ("compat/mpi4py_fft/pencil.py", "allgather"),  # before a runtime is there: what is wrong on one rank, for all
-    ("compat/mpi4py_fft/pencil.py", "Alltoallv"),
     ("compat/mpi4py_fft/pencil.py", "Create_cart"),
     ("compat/mpi4py_fft/pencil.py", "Sub"),
 }

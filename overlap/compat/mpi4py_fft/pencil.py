@@ -16,12 +16,10 @@ from ...arrays import (
     TransposeBlocks,
     Weights,
     block,
-    box_shape,
     collective_section,
     length_of,
-    mpi_type,
 )
-from ...arrays.layout import Box
+from ...arrays.crossing import Crossing
 from ...errors import InputError, repr_of
 
 
@@ -266,16 +264,15 @@ class Transfer:
         self.subshapeA, self.axisA = tuple(subshapeA), axisA
         self.subshapeB, self.axisB = tuple(subshapeB), axisB
         message = crossing.message(slice(0, 1))
-        self._boxes = message.sent, message.received
-        self._type = mpi_type(self.dtype)
+        self._crossing = Crossing([[box] for box in message.sent], [[box] for box in message.received], comm.rank)
 
     def forward(self, arrayA: np.ndarray, arrayB: np.ndarray) -> None:
         """Exchange from `arrayA` to `arrayB` (collective)."""
-        self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), *self._boxes)
+        self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), self._crossing)
 
     def backward(self, arrayB: np.ndarray, arrayA: np.ndarray) -> None:
         """Exchange from `arrayB` to `arrayA` (collective)."""
-        self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), *self._boxes[::-1])
+        self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), self._crossing.reversed())
 
     def destroy(self) -> None:
         """Nothing: it holds nothing of MPI's."""
@@ -284,8 +281,7 @@ class Transfer:
         self,
         source: tuple[tuple[int, ...], np.ndarray],
         target: tuple[tuple[int, ...], np.ndarray],
-        sent: list[Box],
-        received: list[Box],
+        crossing: Crossing,
     ) -> None:
         with collective_section(self.comm):
             for shape, array in (source, target):
@@ -296,12 +292,4 @@ class Transfer:
                         f"expected a local array of shape {shape} and dtype {self.dtype}, "
                         f"received {array.shape} and {array.dtype}"
                     )
-        values, result = np.asarray(source[1]), np.asarray(target[1])
-        send = np.concatenate([values[box].reshape(-1) for box in sent])
-        receive = np.empty(result.size, self.dtype)
-        counts = [[int(np.prod(box_shape(box))) for box in boxes] for boxes in (sent, received)]
-        self.comm.Alltoallv([send, counts[0], None, self._type], [receive, counts[1], None, self._type])
-        start = 0
-        for box, count in zip(received, counts[1]):
-            result[box] = receive[start : start + count].reshape(box_shape(box))
-            start += count
+        crossing.exchange(self.comm, crossing.pieces(np.asarray(source[1])), np.asarray(target[1]), self.dtype)
