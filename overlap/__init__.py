@@ -29,7 +29,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
-    fft             the public plans FFT2, FFT3, FFTN and Bracket, and the transforms they are made of
+    fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and the transforms they are made of
       engine        what a plan runs on: FFTW, packing, the order of its tasks
       planning      which settings a plan runs with: search, grids of ranks, tuning files
     compat          other libraries' names and arguments, on the transforms of this one
@@ -77,6 +77,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
     from .fft import TimeStepper as TimeStepper
+    from .fft import Transpose as Transpose
     from .halo import Halo as Halo
     from .halo import agreed_blocks as agreed_blocks
     from .protected import Protected as Protected
@@ -103,6 +104,7 @@ _LAYER_OF = {
     "Runtime": "runtime",
     "Settings": "fft",
     "TimeStepper": "fft",
+    "Transpose": "fft",
     "agreed_blocks": "halo",
     "all_of": "runtime",
     "barrier": "runtime",

@@ -21,7 +21,7 @@ def mpi_type(dtype: Any) -> Any:
 @cache
 def _type_of(dtype: np.dtype) -> Any:
     # mpi4py makes a new datatype with every call, and MPI keeps it until it is freed.
-    return dtlib.from_numpy_dtype(dtype)
+    return dtlib.from_numpy_dtype(dtype).Commit()
 
 
 def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:

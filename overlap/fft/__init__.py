@@ -1,4 +1,4 @@
-"""`FFT2`, batches of 2-D FFTs; `FFT3`, 3-D FFTs; `Bracket`, nonlinear terms; functions like scipy.fft's."""
+"""`FFT2`, `FFT3`, `FFTN`, plans of FFTs; `Bracket`, nonlinear terms; `Transpose`; functions like scipy.fft's."""
 
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
@@ -14,6 +14,7 @@ from .planning.settings import Settings, Trial, Tuned
 from .scipy_backend import serve as __ua_function__  # noqa: F401
 from .stepping import TimeStepper
 from .transform import Transform
+from .transpose import Transpose, TransposeDirection
 
 __ua_domain__ = "numpy.scipy.fft"  # with `__ua_function__`: for scipy.fft.set_backend
 
@@ -30,6 +31,8 @@ __all__ = [
     "SpectralOperators",
     "TimeStepper",
     "Transform",
+    "Transpose",
+    "TransposeDirection",
     "Trial",
     "Tuned",
     "close_plans",

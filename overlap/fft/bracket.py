@@ -42,7 +42,8 @@ from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
-from .plan import Plan, PlanComm
+from .on_runtime import PlanComm
+from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
 

@@ -19,7 +19,7 @@ from .engine.route import Route, for_stages
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
 from .fourier import FourierPlan, mode_numbers
 from .function import Dealias, Function
-from .plan import PlanComm
+from .on_runtime import PlanComm
 from .planning.settings import Settings
 from .transform import Transform
 

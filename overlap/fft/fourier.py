@@ -37,8 +37,9 @@ from .engine.staged import StagedTransform
 from .field_pointwise import FieldPointwise
 from .field_transform import BatchTransform, FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
+from .on_runtime import PlanComm
 from .operators import SpectralOperators
-from .plan import Plan, PlanComm
+from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
 from .transform import Transform
@@ -451,15 +452,6 @@ class FourierPlan(Plan):
     def _forget(self) -> None:
         closed: Any = _Closed(self._kind)
         self.forward = self.backward = closed
-
-    def _check_ranks(self) -> str | None:
-        """Say what is wrong with the communicator, or None."""
-        if self.runtime.comm.same_ranks(self.comm):
-            return None
-        return (
-            f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
-            f"their order, received another one, of {self.comm.size} rank(s)"
-        )
 
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
 

@@ -1,26 +1,23 @@
-"""`Plan`: what plans have in common. Their runtime, their transforms, their end."""
+"""`Plan`: what plans of transforms have in common."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from threading import Thread
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import DistArray, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
-from ..freed import Resource, closed_error
-from ..interrupts import held_signals
-from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
+from .on_runtime import OnRuntime, PlanComm
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.plan_cache import PlanCache, Tuning, path_of
 from .planning.search import choose, use_settings
@@ -28,11 +25,8 @@ from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
 
-PlanComm = Any
-"""What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
-
-class Plan(Resource):
+class Plan(OnRuntime):
     """Base of `FFT2`, `FFT3` and `Bracket`.
 
     Making, calling and closing a plan is collective over all ranks of its runtime.
@@ -63,19 +57,10 @@ class Plan(Resource):
     _memory: PlanCache | None
     _requested: Settings
     _weights: Weights
-    _kind: str  # how users name it
     exchange: str | None = None
 
     def __init__(self, comm: PlanComm) -> None:
-        self.closed = False
-        self._owns_runtime = not isinstance(comm, Runtime | AsyncComm)
-        if self._owns_runtime:
-            self.runtime = Runtime(comm)  # which refuses what is no communicator
-            self._comm = self.runtime.comm
-        else:
-            self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (comm.runtime, comm)
-            self.runtime.check_open()
-        self.comm = self._comm.source
+        super().__init__(comm)
         self._made = 0
         self._makers: weakref.WeakKeyDictionary[Transform, Callable[[Any], Transform]] = weakref.WeakKeyDictionary()
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
@@ -83,44 +68,10 @@ class Plan(Resource):
         )  # by a number, alike on all ranks
         self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
-    def __enter__(self) -> Self:
-        self._check_in_use()
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{self._title()}{', closed' if self.closed else ''}>"
-
-    def close(self) -> None:
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if self.closed:
-            return
-        self.closed = True
-        with held_signals(), ExitStack() as closing:  # which goes on where a step of it raises
-            if self._owns_runtime:
-                closing.callback(self.runtime.close)
-            self._let_go(closing)
-
     def _let_go(self, closing: ExitStack) -> None:
-        """Let go of what is the plan's own, at the end of `closing`."""
         closing.callback(self._forget)
         for transform in list(self._transforms.values()):
             closing.callback(transform.release)
-
-    def _end(self) -> None:
-        self.close()
-
-    def _fail(self, error: BaseException) -> Thread | None:
-        if self.closed:
-            return None
-        self.closed = True
-        with held_signals(), ExitStack() as closing:
-            self._let_go(closing)
-        # A runtime that others use too stays open: it only tells what has happened here.
-        return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
-
-    def _closed_by_fork(self) -> None:
-        super()._closed_by_fork()
-        self.closed = True
 
     def describe(self) -> str:
         """Return the plan's choices, what they cost in memory, and what they were chosen from, as text."""
@@ -318,10 +269,6 @@ class Plan(Resource):
         self._measures = measured and self._weights is None
         return plan
 
-    def _making(self) -> AbstractContextManager[None]:
-        """While the constructor runs: what fails on one rank fails on all, and frees what was made."""
-        return self.runtime.collective_section(f"making a plan, {self._kind}", self.close)
-
     @contextmanager
     def _adding(self, what: str) -> Iterator[None]:
         """While a transform is added: what fails on one rank fails on all, and leaves none anywhere."""
@@ -336,10 +283,6 @@ class Plan(Resource):
 
         with self.runtime.collective_section(what, undo):
             yield
-
-    def _check_in_use(self) -> None:
-        if self.closed:
-            raise closed_error(self._kind, "closed", self._forked)
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
         """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this
@@ -359,18 +302,11 @@ class Plan(Resource):
         else:
             choose(transform, self._requested, self._memory)
 
-    def _sharers(self) -> str:
-        return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
-
     def _travelling(self) -> str:
         """Tell how numbers travel, if not as they are."""
         return "" if self.exchange is None else ", exchanged in single precision"
 
     # ---- what a plan supplies ------------------------------------------------------------------
-
-    def _title(self) -> str:
-        """Tell what the plan is, in a line."""
-        raise NotImplementedError
 
     def _notes(self) -> list[str]:
         """More lines for `describe`."""

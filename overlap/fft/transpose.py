@@ -1,0 +1,390 @@
+"""`Transpose`: arrays that change their distribution, entry by entry, as pipelines that hide the exchanges.
+
+An *entry* is what an array has for one index of its leading axes, those that no rank splits. Each slice packs some
+entries into its slot's buffers, exchanges them, and unpacks what it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..arrays import Distribution, chunks, length_of
+from ..arrays.crossing import Crossing
+from ..arrays.distribution import Placed
+from ..arrays.exchange import dtype_sent, exchange_problem
+from ..arrays.redistribution import split_as
+from ..errors import InputError
+from ..runtime.requests.operations import Operation
+from .arguments import integers, local_nbytes, memory_problem, record, shown
+from .array_spec import ArraySpec
+from .on_runtime import OnRuntime, PlanComm
+from .planning.settings import Settings, settings_problem
+
+MESSAGE_NBYTES = 256 * 1024  # that a rank sends at least, where there are entries enough
+DEPTH = 4
+Split = int | Sequence[int] | Mapping[str, Any] | Placed
+"""How an array is split: along which axes; the arguments of `DistArray.redistribute`; or like another one."""
+
+
+class Transpose(OnRuntime):
+    """A plan that moves arrays from one distribution to another, and back.
+
+    Any two will do: other axes, grids of ranks, weights, given shares. Leading axes that are split in neither are
+    the batch: their entries travel one after the other, each while others are packed and unpacked. Making, calling and
+    closing a plan is collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
+        What the plan runs on, see `Plan`; all ranks of the runtime.
+    shape : tuple of int
+        Global shape.
+    source, target : int, sequence of int, dict, DistArray or ArraySpec
+        How arrays are split before and after: the axes, a dict of the arguments of `DistArray.redistribute`
+        (``{"axes": (0, 1), "grid": (2, 2), "shares": {0: (5, 3)}}``), or what to be distributed like.
+    dtype : dtype
+        Any that needs no Python objects.
+    settings : Settings or dict, optional
+        How the pipeline runs: `wait`, `depth`, `in_flight`, `polls`, and in `chunk` entries per message. What is not
+        named is chosen; the first calls compare ways to wait.
+    exchange : {None, "f4"}
+        ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
+
+    Attributes
+    ----------
+    source, target : ArraySpec
+        The arrays before and after: what this rank holds, and ``empty()`` ones.
+    forward, backward : TransposeDirection
+        Call them: ``v = plan.forward(u, out=None)``, ``u = plan.backward(v)``.
+
+    Raises
+    ------
+    InputError
+        On all ranks, when an argument is bad or differs between ranks.
+
+    Examples
+    --------
+    >>> with overlap.Transpose(comm, (3, 8, 6), 1, 2, dtype="i4") as rows_to_columns:
+    ...     u = rows_to_columns.source.empty()
+    ...     u[...] = 7
+    ...     v = rows_to_columns.forward(u)
+    ...     back = rows_to_columns.backward(v)
+    >>> v.axes, back.axes
+    ((2,), (1,))
+    """
+
+    _kind = "Transpose"
+
+    def __init__(
+        self,
+        comm: PlanComm,
+        shape: Sequence[int],
+        source: Split,
+        target: Split,
+        dtype: DTypeLike = complex,
+        *,
+        settings: Settings | dict[str, Any] | None = None,
+        exchange: str | None = None,
+    ) -> None:
+        super().__init__(comm)
+        with self._making():
+            requested, problem = record(Settings, settings, "settings")
+            problem = self._check_ranks() or _problem(shape, dtype) or problem or settings_problem(requested)
+            problem = problem or exchange_problem(exchange, dtype)
+            lengths, places, said = integers(shape) or (), [], {}
+            if problem is None:
+                try:
+                    for name, given in (("source", source), ("target", target)):
+                        where, said[name] = _place(self.comm, lengths, name, given)
+                        places.append(where)
+                except InputError as error:
+                    problem = str(error)
+            problem = problem or memory_problem(2 * local_nbytes(lengths, dtype, self.comm.size))
+            self.runtime.preflight(
+                problem,
+                plan=self._kind,
+                shape=lengths,
+                dtype=None if problem else str(np.dtype(dtype)),
+                exchange=exchange,
+                **said,
+                **asdict(requested),
+            )
+            here, there = places
+            self.dtype, self.exchange = np.dtype(dtype), exchange if self.comm.size > 1 else None
+            count = len(lengths)
+            self.source, self.target = (
+                ArraySpec(self.comm, (), lengths, {axis - count: one.local_slice[axis] for axis in one.axes}, dtype)
+                for one in places
+            )
+            self._batch = lengths[: min((axis for one in places for axis in one.axes), default=count - 1)]
+            first, run = len(self._batch), self._batch[-1] if self._batch else 1
+            parts = here.local_slice[first:], there.local_slice[first:]
+            crossing = Crossing.between(self.runtime.coordinator.allgather(parts), self.comm.rank)
+            self._ways = crossing, crossing.reversed()
+            # Entries of a message lie side by side along the last axis of the batch.
+            nbytes = max(1, local_nbytes(lengths[first:], dtype, self.comm.size))
+            self._chunk = max(1, min(run, requested.chunk or MESSAGE_NBYTES // nbytes))
+            self._keys = [
+                (*index, part) for index in product(*map(range, self._batch[:-1])) for part in chunks(run, self._chunk)
+            ]
+            sides = self.source, self.target
+            self.forward, self.backward = (
+                TransposeDirection(self, name, way, ends, requested)
+                for name, way, ends in zip(("forward", "backward"), self._ways, (sides, sides[::-1]))
+            )
+
+    def buffers(self, entries: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Make the buffers of one slice in flight, for slice programs of your own.
+
+        Parameters
+        ----------
+        entries : int, optional
+            As many as travel in one message, at most; by default those of the plan's own messages.
+
+        Returns
+        -------
+        tuple of ndarray
+            A slot for the methods of `forward` and `backward`; make one for each slot of a pipeline.
+        """
+        self._check_in_use()
+        kind, room = dtype_sent(self.dtype, self.exchange), self._chunk if entries is None else entries
+        pairs = [way.buffers(kind, room) for way in self._ways]
+        send, receive = (max(some, key=len) for some in zip(*pairs))
+        return send, receive
+
+    def describe(self) -> str:
+        """Return the plan's distributions, and how it runs, as text."""
+        self._check_in_use()
+        return "\n".join([self._title(), *map(str, (self.forward, self.backward))])
+
+    def _let_go(self, closing: ExitStack) -> None:
+        for name in ("forward", "backward"):
+            if hasattr(self, name):
+                closing.callback(getattr(self, name).release)
+
+    def _title(self) -> str:
+        travelling = "" if self.exchange is None else ", exchanged in single precision"
+        return (
+            f"Transpose {self.source.global_shape} {self.dtype}, split along {self.source.axes} and "
+            f"{self.target.axes}, {self._sharers()}{travelling}"
+        )
+
+
+class TransposeDirection:
+    """One direction of a `Transpose`: call it with an array, or await it in slice programs.
+
+    In a slice program ``await t.forward.apply(u[i], v[i], slot)`` moves an entry, with a slot of `Transpose.buffers`.
+    To compute something meanwhile take it apart: `pack`, ``pending = await overlap.start(t.forward.operation(slot))``,
+    then ``await pending`` and `unpack`. Where several entries travel together, arrays have one axis more, the first.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm) as rt, overlap.Transpose(rt, (4, 8, 6), 1, 2, "f8") as t:
+    ...     u, v = t.source.empty(), t.target.empty()
+    ...     u[...] = 1.0
+    ...     @rt.pipelined(buffers=t.buffers)
+    ...     async def program(i, slot):
+    ...         await t.forward.apply(u[i], v[i], slot)
+    ...         v[i] *= 2
+    ...     program(range(4))
+    >>> float(v.max())
+    2.0
+    """
+
+    def __init__(
+        self, plan: Transpose, name: str, crossing: Crossing, sides: tuple[ArraySpec, ArraySpec], settings: Settings
+    ) -> None:
+        self._plan, self._name, self._crossing = plan, name, crossing
+        self._from, self._to = sides
+        self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
+        depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))
+
+        async def program(key: Any, slot: Any, source: np.ndarray, target: np.ndarray, compute: bool = True) -> None:
+            if plan.comm.size == 1:
+                target[key] = source[key]
+                return
+            entries = length_of(key[-1])
+            if compute:
+                self._pack(source[key], slot, entries)
+            await self.operation(slot, entries)
+            if compute:
+                self._crossing.unpack(slot[1], target[key])
+
+        async def skeleton(key: Any, slot: Any, source: np.ndarray, target: np.ndarray) -> None:
+            if plan.comm.size > 1:
+                await program(key, slot, source, target, False)
+
+        program.__qualname__ = f"Transpose.{name}"  # the ranks compare it
+        self._pipeline: Any = plan.runtime.pipelined(
+            program,
+            buffers=plan.buffers,
+            skeleton=skeleton,
+            depth=depth,
+            wait=settings.wait,
+            in_flight=min(settings.in_flight or depth, depth),
+            polls=settings.polls,
+            independent=True,
+        )
+
+    def __call__(self, array: np.ndarray, out: np.ndarray | None = None) -> Any:
+        """Move an array (collective).
+
+        Parameters
+        ----------
+        array : ndarray or DistArray
+            This rank's part, distributed as `source` of the plan is; as `target`, of `backward`.
+        out : ndarray, optional
+            Where to put the result.
+
+        Returns
+        -------
+        DistArray
+            A new one, or `out`.
+
+        Raises
+        ------
+        InputError, SliceError
+            On all ranks: an array does not fit; a number is too large for ``exchange="f4"``.
+        """
+        self._plan._check_in_use()
+        problem: str | Exception | None = self._from.problem(array, "an input")
+        result: Any = out
+        if out is None:
+            try:
+                result = self._to.empty()
+            except Exception as error:  # on this rank alone, perhaps
+                problem = error
+        elif problem is None:
+            problem = self._to.target_problem(out, "out")
+            if problem is None and np.may_share_memory(array, out):
+                problem = "expected out to share no memory with an input, received arrays that do"
+        arrays = () if problem else map(np.asarray, (array, result))
+        views = [one if self._plan._batch else one[None] for one in arrays]
+        self._pipeline(self._plan._keys, *views, problem=problem)
+        return result
+
+    def pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
+        """Fill a slot with entries, before `operation` is awaited.
+
+        Parameters
+        ----------
+        source : ndarray
+            An entry's local part, or several of them along a first axis.
+        slot : tuple of ndarray
+            From `Transpose.buffers`.
+
+        Raises
+        ------
+        InputError
+            In the slice: an array or a slot does not fit, or a number is too large for ``exchange="f4"``.
+        """
+        entries = self._several(source, 0)
+        self._fits(slot, len(entries))
+        self._pack(entries, slot, len(entries))
+
+    def operation(self, slot: tuple[np.ndarray, np.ndarray], entries: int = 1) -> Operation:
+        """Return the exchange of so many entries, to be awaited or started; for a skeleton, too.
+
+        Raises
+        ------
+        InputError
+            The slot has no room for so many.
+        """
+        self._plan._check_in_use()
+        self._fits(slot, entries)
+        operation: Operation = self._plan._comm.Alltoallv(*self._crossing.messages(*slot, entries))
+        return operation
+
+    def unpack(self, slot: tuple[np.ndarray, np.ndarray], target: np.ndarray) -> None:
+        """Store what `operation` has brought, as many entries as were packed.
+
+        Parameters
+        ----------
+        slot : tuple of ndarray
+        target : ndarray
+            The entry's local part, or those of several along a first axis.
+
+        Raises
+        ------
+        InputError
+            In the slice: an array or a slot does not fit.
+        """
+        entries = self._several(target, 1)
+        self._fits(slot, len(entries))
+        self._crossing.unpack(slot[1], entries)
+
+    async def apply(self, source: np.ndarray, target: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
+        """Move entries, for slice programs: awaits one exchange; see `pack` and `unpack`."""
+        self.pack(source, slot)
+        await self.operation(slot, len(self._several(source, 0)))
+        self.unpack(slot, target)
+
+    def release(self) -> None:
+        """Let go of the buffers."""
+        self._pipeline = None
+
+    def __str__(self) -> str:
+        sent, chunk = self._crossing.sizes[0] * self._plan.dtype.itemsize, self._plan._chunk
+        return (
+            f"{self._name}: {len(self._plan._keys)} message(s) of at most {chunk} entries, {sent * chunk} bytes from "
+            f"this rank; wait {self._pipeline.wait}, depth {self._pipeline.depth}"
+        )
+
+    def _pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray], entries: int) -> None:
+        self._crossing.pack(self._crossing.pieces(source), *slot, entries, self._plan.exchange)
+
+    def _several(self, array: np.ndarray, side: int) -> np.ndarray:
+        """Return one entry or several with an axis for several."""
+        shape, dtype = self._entry_shapes[side], self._plan.dtype
+        if isinstance(array, np.ndarray) and array.dtype == dtype:
+            if array.shape == shape:
+                return np.asarray(array)[None]
+            if array.shape[1:] == shape:
+                return np.asarray(array)
+        raise InputError(
+            f"expected entries of local shape {shape}, or some of them along a first axis, of dtype {dtype}, received "
+            f"{getattr(array, 'shape', None)} and {getattr(array, 'dtype', type(array).__name__)}"
+        )
+
+    def _fits(self, slot: Any, entries: int) -> None:
+        """Raise an error where a slot is none with room for so many entries: MPI would read or write beyond it."""
+        needed, kind = self._crossing.sizes, dtype_sent(self._plan.dtype, self._plan.exchange)
+        if not (
+            isinstance(slot, tuple)
+            and [getattr(one, "dtype", None) for one in slot] == [kind, kind]
+            and all(one.ndim == 1 and len(one) >= entries * size for one, size in zip(slot, needed))
+        ):
+            raise InputError(f"expected a slot of Transpose.buffers({entries}), received {shown(slot)}")
+
+
+def _place(comm: Any, lengths: tuple[int, ...], name: str, given: Split) -> tuple[Distribution, dict[str, Any]]:
+    """Return how arrays of a shape are split, and what of it must be the same on all ranks."""
+    if not isinstance(given, Mapping):
+        given = {"axes": given}
+    if "axes" not in given or not set(given) <= {"axes", "grid", "weights", "shares"}:
+        raise InputError(f"{name}: expected a dict with axes, grid, weights or shares, received {shown(given)}")
+    whole = Distribution(lengths, (), tuple(slice(0, length) for length in lengths))
+    try:
+        return split_as(comm, whole, **given)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _problem(shape: Any, dtype: Any) -> str | None:
+    """Say what is wrong with the global shape or the data type, or None."""
+    lengths = integers(shape)
+    if not lengths or min(lengths) < 0:
+        return f"expected a shape of one integer >= 0 or more, received {shown(shape)}"
+    try:
+        kind = np.dtype(dtype)
+        good = kind.itemsize > 0 and not kind.hasobject and kind.subdtype is None
+    except Exception:  # a bad text can be a SyntaxError, among others
+        good = False
+    return None if good else f"expected a dtype of numbers or records of them, received {shown(dtype)}"
