@@ -245,6 +245,18 @@ def test_sentence_trusts_only_what_the_control_allows():
     assert "little to hide" in demo._sentence([record(without=("control",), hosts=1)])
 
 
+def test_the_demo_finds_the_links_on_which_communicating_takes_as_long_as_computing():
+    def linked(link, communicating_s):  # computing takes 0.1 s
+        return record(Case(rounds=3, link=link), seconds={"C": [0.1] * 3, "T": [communicating_s] * 3})
+
+    shared = record(Case(rounds=3), without=("control",), hosts=1)
+    rate, why = demo.balanced([shared, linked("2gbit", 0.04 + 0.6), linked("4gbit", 0.04 + 0.3)])
+    assert rate == "20gbit" and "40 ms of T" in why
+    assert demo.balanced([shared, linked("2gbit", 0.8), linked("4gbit", 0.5)])[0] is None  # 0.2 s at any rate
+    assert demo.balanced([shared, linked("2gbit", 0.2), linked("4gbit", 0.1)])[0] is None  # it was measured
+    assert demo.balanced([shared, linked("2gbit", 0.2)])[0] is None
+
+
 def test_the_demo_tells_measuring_from_the_rest():
     took_s = [
         {"planning": 1.0, "choosing settings": 2.0, "rounds": 3.0, "start and end": 1.0},

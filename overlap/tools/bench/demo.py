@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ from . import report, table
 from .cases import Case
 from .record import Record, busy
 from .session import Session, at_hand, need
+
+NEAR = 1.15  # times a rate: another one so near to it shows nothing new
 
 
 def demo(
@@ -29,6 +32,9 @@ def demo(
 ) -> None:
     """Measure the spectral operation on shared memory and on links; table, report and timeline.
 
+    Two links tell how T depends on the rate. So they are followed by a third one, of the rate at which T should be C:
+    there overlap gains most.
+
     Raises
     ------
     CommandError, LaunchError
@@ -41,14 +47,15 @@ def demo(
         reason = "mpiexec started this process already, on what it is on" if under_mpi else links.unavailable_reason()
     if reason:
         session.note(f"no shaped links: {reason}")
-    places = [None, *(rates if not reason else ())]
+    places: list[str | None] = [None, *(rates if not reason else ())]
+    third = len(places) > 2
     folder = Path(out)
     if case.trace is not None:
         raise ValueError("trace: expected None, the demo sets it")
     with tempfile.TemporaryDirectory(prefix="overlap-demo-") as scratch:
         timelines = []
-        with session.progress(len(places)):
-            for number, link in enumerate(places):
+        with session.progress(len(places) + third):
+            for number, link in enumerate(places):  # which may become more
                 path = Path(scratch) / f"{number}.json"
                 try:
                     record = session.measure(
@@ -61,6 +68,11 @@ def demo(
                     continue
                 if record is not None:  # on rank 0
                     timelines.append((record, path))
+                if third and link == rates[-1]:
+                    rate, why = balanced(session.report["cases"])
+                    session.note(why)
+                    places += [] if rate is None else [rate]
+                    third = False
         if not timelines:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +86,42 @@ def demo(
     timeline.write_chrome(spans, paths[1])
     timeline.draw(spans, paths[2], title=_timeline_title(record))
     console.print("written: " + " ".join(map(os.fspath, paths)), markup=False, soft_wrap=True)
+
+
+def balanced(records: Sequence[Record]) -> tuple[str | None, str]:
+    """Choose the rate of links at which communicating takes as long as computing, T = C.
+
+    Between two measured rates T grows with the bits that are sent: T = t0 + bits / rate. What is left at any rate, t0,
+    is work of the cores: the kernel's with TCP, and MPI's.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Two of them at least on links.
+
+    Returns
+    -------
+    str or None
+        None: there is no such rate, or it was measured.
+    str
+        The reason.
+    """
+    linked = sorted((record for record in records if record["hosts"] > 1), key=lambda record: record["T_s"])
+    if len(linked) < 2:
+        return None, "the rate of links at which T is C was not sought: fewer than two were measured"
+    fast, slow = linked[0], linked[-1]
+    between = 1 / links.parse_rate(slow["link"]) - 1 / links.parse_rate(fast["link"])
+    bits = (slow["T_s"] - fast["T_s"]) / between if between > 0 else 0.0
+    work_s = fast["T_s"] - bits / links.parse_rate(fast["link"])
+    compute_s = statistics.median(record["C_s"] for record in linked)
+    share = f"{1e3 * max(work_s, 0.0):.0f} ms of T are the kernel's and MPI's work, on any links"
+    if bits <= 0 or work_s >= compute_s:
+        return None, f"{share}: T is C on none"
+    rate = bits / (compute_s - work_s)
+    for record in linked:
+        if abs(math.log(rate / links.parse_rate(record["link"]))) < math.log(NEAR):
+            return None, f"{share}; {table.place(record)} are those on which T is about C"
+    return f"{rate / 1e9:.2g}gbit", f"{share}; links of {rate / 1e9:.2g}gbit are those on which T should be C"
 
 
 def _interest(measured: tuple[Record, Path]) -> tuple[bool, float]:
