@@ -6,6 +6,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
+    transactions    files that are changed wholly or not at all
     renamed         names that have changed
     masks           masked arrays, which are refused
     uncopied        what can be neither copied nor pickled
@@ -26,6 +27,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     protected       fields that are kept in other ranks' memory, in case that ranks are lost
+    output          fields at several times in one file
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
@@ -80,6 +82,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import Transpose as Transpose
     from .halo import Halo as Halo
     from .halo import agreed_blocks as agreed_blocks
+    from .output import Output as Output
     from .protected import Protected as Protected
     from .runtime import Runtime as Runtime
     from .runtime import all_of as all_of
@@ -100,6 +103,7 @@ _LAYER_OF = {
     "FFT3": "fft",
     "FFTN": "fft",
     "Halo": "halo",
+    "Output": "output",
     "Protected": "protected",
     "Runtime": "runtime",
     "Settings": "fft",

@@ -70,7 +70,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         The folder cannot be written to, the disk is full, or `path` is a folder, a device, a chain of
         links without an end, or no name that a file can have.
     """
-    target = _target(path)
+    target = final_target(path)
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".partial", dir=target.parent)
     os.close(handle)
@@ -185,7 +185,7 @@ def _digest(content: bytes) -> str:
 def unwritable(path: str | os.PathLike[str]) -> str | None:
     """Why `replacing` would fail at once, or None; a look, no promise."""
     try:
-        folder = _target(path).parent
+        folder = final_target(path).parent
         if not folder.is_dir():
             return "its folder does not exist"
     except OSError as error:
@@ -193,7 +193,7 @@ def unwritable(path: str | os.PathLike[str]) -> str | None:
     return None if os.access(folder, os.W_OK | os.X_OK) else "its folder cannot be written to"
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
+def final_target(path: str | os.PathLike[str]) -> Path:
     """Tell where a file is, or will be, at the end of all links."""
     try:
         target = Path(os.path.realpath(path))

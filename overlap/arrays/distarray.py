@@ -285,7 +285,7 @@ class DistArray(PlacedArray):
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
         with self._known("gathering an array") as (comm, where), storage.collective_section(comm) as agreed:
-            scales = storage.axes_of(where, name, dims, coords)
+            scales = storage.axes_of(where.global_shape, name, dims, coords)
             agreed.update(storage.described(name, scales))
             if comm.rank == root:
                 import xarray

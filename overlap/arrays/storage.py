@@ -22,8 +22,26 @@ from .distribution import Distribution
 from .partition import length_of
 
 
+def hdf5() -> Any:
+    """Import h5py.
+
+    Raises
+    ------
+    InputError
+        It is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise InputError(
+            "expected h5py, which reads and writes HDF5 files, received an installation without it: "
+            "pip install 'overlap-mpi[files]'"
+        ) from None
+    return h5py
+
+
 def axes_of(
-    where: Distribution, name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
+    global_shape: Sequence[int], name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
 ) -> dict[str, np.ndarray]:
     """Return names and coordinates of all axes; see `DistArray.save`.
 
@@ -31,7 +49,7 @@ def axes_of(
     ------
     InputError
     """
-    count = len(where.global_shape)
+    count = len(global_shape)
     names = [f"axis_{axis}" for axis in range(count)] if dims is None else list(dims)
     if (
         len(names) != count
@@ -40,7 +58,7 @@ def axes_of(
     ):
         raise InputError(f"expected {count} different names of axes, other than {name!r}, received dims={dims!r}")
     given = {key: np.asarray(values) for key, values in (coords or {}).items()}
-    lengths = dict(zip(names, where.global_shape))
+    lengths = dict(zip(names, global_shape))
     for key, values in given.items():
         if values.shape != (lengths.get(key),):
             raise InputError(
@@ -65,9 +83,8 @@ def save(
 ) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
     with collective_section(comm) as agreed:
-        import h5py
-
-        axes = axes_of(where, name, dims, coords)
+        h5py = hdf5()
+        axes = axes_of(where.global_shape, name, dims, coords)
         agreed.update(
             path=os.fspath(path), dtype=local.dtype.str, global_shape=where.global_shape, **described(name, axes)
         )
@@ -77,18 +94,15 @@ def save(
 
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
-    with collective_section(comm):
-        import h5py
-
-        with h5py.File(path, "r") as file:
-            found = file[name]
-            if found.shape != where.global_shape or not np.can_cast(found.dtype, local.dtype, "same_kind"):
-                raise InputError(
-                    f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
-                    f"type that fits {local.dtype}, received {found.shape} and {found.dtype}"
-                )
-            if local.size:
-                local[...] = found[where.local_slice]
+    with collective_section(comm), hdf5().File(path, "r") as file:
+        found = file[name]
+        if found.shape != where.global_shape or not np.can_cast(found.dtype, local.dtype, "same_kind"):
+            raise InputError(
+                f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
+                f"type that fits {local.dtype}, received {found.shape} and {found.dtype}"
+            )
+        if local.size:
+            local[...] = found[where.local_slice]
 
 
 def _save_on_rank_0(
@@ -166,9 +180,7 @@ def _created(
     path: Any, where: Distribution, name: str, dtype: np.dtype, axes: Mapping[str, np.ndarray], **options: Any
 ) -> Iterator[Any]:
     """Make a file with an array and its axes: a ``with`` block that gives the array."""
-    import h5py
-
-    with h5py.File(path, "w", **options) as file:
+    with hdf5().File(path, "w", **options) as file:
         data = file.create_dataset(name, where.global_shape, dtype)
         for number, (axis, values) in enumerate(axes.items()):
             file[axis] = values

@@ -1,4 +1,4 @@
-"""Recipes of the collectives and of the drop-in for mpi4py-fft."""
+"""Recipes of the collectives, of the drop-in for mpi4py-fft, and of files with steps of fields."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from generated import Call, Lab, Subject
+from generated_fft import distarray
 from generated_runtime import reduced, reduces
 from mpi4py import MPI
 
+import overlap
 from overlap.collectives import Collectives
 from overlap.compat import mpi4py_fft
 
@@ -317,6 +319,74 @@ DROP_IN = (
                 legal={"reorder": "any truth value"},
                 done=lambda one: one.destroy(),
             )
+        },
+    ),
+)
+
+
+# ---- steps of fields in a file ---------------------------------------------------------------------
+
+
+def steps_path(lab: Lab) -> str:
+    path: str = lab.comm.bcast(f"{tempfile.gettempdir()}/generated-{os.getpid()}-steps.h5")
+    lab.files.add(path)
+    return path
+
+
+def steps(lab: Lab) -> Any:
+    one = overlap.Output(lab.comm, steps_path(lab), "w")
+    one.write({"u": distarray(lab), "energy": 1.0}, step=0, time=0.0)
+    return one
+
+
+def filled(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert np.array_equal(np.asarray(arguments["fields"]["u"]), np.asarray(distarray(lab)))
+
+
+OUTPUT = (
+    Subject(
+        ("constructor of overlap.Output",),
+        make=lambda lab: None,
+        functions={"Output": overlap.Output},
+        calls={
+            "Output": Call(
+                lambda lab, one: {
+                    "path": steps_path(lab),
+                    "mode": "w",
+                    "attrs": {"viscosity": 0.5},
+                    "dims": {"u": ("y", "x")},
+                    "coords": {"x": [0.0, 1.0]},
+                    "exchange": "f4",
+                },
+                untold=NO_COMM,
+                legal={
+                    "attrs=unknown": "any names",
+                    "coords=unknown": "of no axis that there is",
+                    "dims=unknown": "of no field that there is",
+                },
+                done=lambda one: one.close(),
+            )
+        },
+    ),
+    Subject(
+        ("overlap.Output",),
+        make=steps,
+        close=lambda lab, one: one.close(),
+        words=("Output",),
+        use=("read",),
+        working={"close": "to close twice is allowed"},
+        calls={
+            "check_open": Call(local=True),
+            "write": Call(
+                lambda lab, one: {
+                    "fields": {"u": distarray(lab), "energy": 2.0},
+                    "step": (one.steps or [0])[-1] + 1,
+                    "time": 1.0,
+                },
+                legal={"time=negative": "any finite number"},
+            ),
+            "read": Call(lambda lab, one: {"fields": {"u": distarray(lab)}, "step": 0}, filled),
+            "truncate": Call(lambda lab, one: {"step": 0}, legal={"step=huge": "nothing is behind it"}),
         },
     ),
 )

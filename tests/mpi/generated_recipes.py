@@ -26,6 +26,7 @@ SUBJECTS: dict[str, tuple[Subject, ...]] = {
     "sparse": generated_sparse.SUBJECTS,
     "collectives": generated_others.COLLECTIVES,
     "drop-in": generated_others.DROP_IN,
+    "output": generated_others.OUTPUT,
 }
 
 NOT_CALLED: dict[str, str] = dict.fromkeys(

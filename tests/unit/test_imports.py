@@ -26,6 +26,7 @@ IMPORTERS = {
         "abort.py",
         "failures.py",
         "losses.py",
+        "output",
         "protected.py",
         "collectives",
         "lowlevel",

@@ -1,0 +1,135 @@
+"""What is wrong with what an `Output` is given, as text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from numbers import Number, Real
+from operator import index as as_integer
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays import DistArray, same_ranks
+from ..errors import InputError, repr_of
+
+MODES = ("r", "w", "a")
+TIME, STEP, MARK = "time", "step", "overlap_output"  # names in the file
+
+
+class Stored(NamedTuple):
+    """What an `Output` knows of one of its fields.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The shape of the global array; () for a number.
+    dtype : str
+        In the file.
+
+    Examples
+    --------
+    >>> overlap.output.Stored((4, 8), "<f8").shape
+    (4, 8)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def opening_problem(path: Any, mode: Any, attrs: Any, dims: Any, coords: Any) -> str | None:
+    """Say what is wrong with the arguments of an `Output`, or None."""
+    if not isinstance(path, str | os.PathLike):
+        return f"expected a file's name, received {repr_of(path):.200}"
+    if not isinstance(mode, str) or mode not in MODES:
+        return f"expected mode to be one of {MODES}, received {repr_of(mode):.200}"
+    for name, given in (("attrs", attrs), ("dims", dims), ("coords", coords)):
+        if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
+            return f"expected {name} by name, or None, received {repr_of(given):.200}"
+    for name, names in (dims or {}).items():
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+            return f"expected dims[{name!r}] to be names of axes, received {repr_of(names):.200}"
+    try:
+        for values in (coords or {}).values():
+            np.asarray(values, float)
+    except Exception:
+        return f"expected coords to be numbers, received {repr_of(coords):.200}"
+    if MARK in (attrs or {}):
+        return f"expected attrs without {MARK!r}, which tells that the file is an Output's"
+    return None
+
+
+def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
+    """Say what is wrong with fields by name, or None; there may be `numbers` among them."""
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        return f"expected fields by name, {{'u': u}}, received {repr_of(fields):.200}"
+    for name, one in fields.items():
+        if numbers and isinstance(one, Number | np.bool_):
+            continue
+        if not isinstance(one, DistArray) or one.dtype.kind not in "biufc":
+            return f"expected {name!r} to be a DistArray of numbers, received {repr_of(one):.200}"
+        if one.comm is None or not same_ranks(one.comm, comm):
+            return f"expected {name!r} to be distributed over the ranks of the Output, in their order"
+    return None
+
+
+def layout_problem(
+    like: Mapping[str, Stored], axes_of: Callable[[str, tuple[int, ...]], Mapping[str, np.ndarray]]
+) -> str | None:
+    """Say what is wrong with the names of fields and axes of a new file, or None."""
+    if not like or {TIME, STEP} & like.keys():
+        return f"expected fields with other names than {TIME!r} and {STEP!r}, received {list(like)}"
+    lengths: dict[str, int] = {}
+    for name, (shape, _) in like.items():
+        try:
+            axes = axes_of(name, shape)
+        except InputError as error:
+            return str(error)
+        for axis, values in axes.items():
+            if axis in (*like, TIME, STEP) or lengths.setdefault(axis, len(values)) != len(values):
+                return f"expected axes of one length each, and not called like a field, received {axis!r}"
+    return None
+
+
+def stored_problem(one: DistArray, name: str, fields: Mapping[str, Stored], path: Any) -> str | None:
+    """Say what is wrong with an array to be filled with a field of a file, or None."""
+    known = fields.get(name)
+    if known is None or not known.shape:
+        return f"expected fields of {str(path)!r}, which has {told(fields)}, received {name!r}"
+    if known.shape != one.global_shape or not np.can_cast(known.dtype, one.dtype, "same_kind"):
+        return (
+            f"expected {name!r} to be of global shape {known.shape} and a type that fits {known.dtype}, "
+            f"received {one.global_shape} and {one.dtype}"
+        )
+    return None if one.flags.writeable else f"expected {name!r} to be writeable, received a read-only array"
+
+
+def time_problem(time: Any) -> str | None:
+    """Say what is wrong with a time, or None."""
+    good = isinstance(time, Real) and isfinite(time)
+    return None if good else f"expected time to be a finite number, received {repr_of(time)}"
+
+
+def step_problem(step: Any) -> str | None:
+    """Say what is wrong with the number of a step, or None."""
+    try:
+        good = not isinstance(step, bool) and -(2**63) <= as_integer(step) < 2**63
+    except Exception:
+        good = False
+    return None if good else f"expected step to be an integer, received {repr_of(step)}"
+
+
+def shown(value: Any) -> Any:
+    """Return a value that can be compared with those of other ranks."""
+    return value if isinstance(value, str | int | float | np.number) else repr_of(value)
+
+
+def series(steps: Sequence[int]) -> str:
+    """Tell which steps there are."""
+    return f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
+
+
+def told(fields: Mapping[str, Stored]) -> str:
+    """Tell what is known of fields."""
+    return ", ".join(f"{name} {shape} {np.dtype(dtype)}" for name, (shape, dtype) in fields.items())

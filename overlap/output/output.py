@@ -1,0 +1,383 @@
+"""`Output`: fields at several times in one HDF5 file, to look at or to go on from.
+
+One rank writes. A field travels to it in pieces (`pieces`): while one is written, the next are on their way, and the
+writer never holds more than some. So it works with every h5py and every file system, and a step is there wholly or not
+at all (`transactions`), which HDF5's own parallel writing does not give.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from math import prod
+from operator import index as as_integer
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal, Self
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from ..arrays import DistArray
+from ..arrays.exchange import dtype_sent, exchange_problem
+from ..arrays.storage import axes_of, hdf5
+from ..freed import Resource, closed_error
+from ..interrupts import held_signals
+from ..runtime import Pipeline, Runtime
+from . import arguments, files, pieces
+from .arguments import STEP, TIME, Stored
+
+
+class Output(Resource):
+    """Fields at several times in one HDF5 file: written step by step, and read on any number of ranks.
+
+    Making one, and every method, is collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or Runtime
+        Over whose ranks the fields are distributed; a plan's ``plan.runtime``. For a communicator the output makes a
+        runtime of its own.
+    path : path
+        Rank 0 writes it; all ranks must see it to read.
+    mode : {"r", "w", "a"}
+        Read; write a new file, which takes the place of an old one with its first step; append to a file, or write a
+        new one if there is none. What was written can be read in every mode.
+    attrs : dict, optional
+        Numbers, texts and arrays that a new file is given as its attributes.
+    dims : dict of str to sequence of str, optional
+        Names of the axes of the fields that have some, in a new file: ``{"u": ("z", "y", "x")}``. By default
+        ``u_axis_0``, ...
+    coords : dict of str to array_like, optional
+        Coordinates along the axes of these names, global.
+    exchange : {None, "f4"}
+        ``"f4"``: doubles travel, and are stored, as singles.
+
+    Attributes
+    ----------
+    steps : list of int
+        Those that are in the file, in increasing order.
+    times : list of float
+    fields : dict of str to Stored
+    attrs : dict
+        The attributes of the file.
+    path : pathlib.Path
+
+    Raises
+    ------
+    InputError
+        On all ranks: bad arguments, or such that differ; h5py is not installed.
+    RankError
+        On all ranks: the file cannot be opened, or is none that an `Output` has written.
+
+    Notes
+    -----
+    The file has a data set for every field, whose first axis is the time, and ``time`` and ``step`` along it; all axes
+    have names, as in netCDF-4, so h5py and xarray open it.
+
+    A step that is being written is behind the end of the file, where no reader looks. When it is on the disk, the few
+    places that lead to it are changed at once. If the job dies before, the file has the steps that it had. If it dies
+    in this last moment, a file ``path.undo`` is left, and the next `Output` of the file brings the old steps back.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 8, 8), dtype="f8") as plan:
+    ...     u = plan.real.from_function(lambda y, x: np.sin(x))
+    ...     with overlap.Output(plan.runtime, "run.h5", "w", attrs={"viscosity": 0.01}) as output:
+    ...         output.write({"u": u, "energy": 0.5}, step=0, time=0.0)
+    ...         output.write({"u": 2 * u, "energy": 2.0}, step=10, time=0.1)
+    ...     with overlap.Output(plan.runtime, "run.h5") as output:
+    ...         output.steps, output.read({"u": u}, step=10)
+    ([0, 10], {'step': 10, 'time': 0.1, 'energy': 2.0})
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | Runtime,
+        path: str | os.PathLike[str],
+        mode: Literal["r", "w", "a"] = "r",
+        *,
+        attrs: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, ArrayLike] | None = None,
+        exchange: str | None = None,
+    ) -> None:
+        self.closed = False
+        self._owns_runtime = not isinstance(comm, Runtime)
+        self.runtime = rt = comm if isinstance(comm, Runtime) else Runtime(comm)
+        rt.check_open()
+        self._pipeline: Pipeline | None = None
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.fields: dict[str, Stored] = {}
+        self.attrs: dict[str, Any] = {}
+        with rt.collective_section("opening an Output", self.close):
+            rt.preflight(
+                arguments.opening_problem(path, mode, attrs, dims, coords) or exchange_problem(exchange),
+                path=arguments.shown(path),
+                mode=arguments.shown(mode),
+                attrs=repr(attrs),
+                dims=repr(dims),
+                coords=repr(coords),
+                exchange=exchange,
+            )
+            hdf5()
+            self.path, self.mode, self.exchange = Path(path), mode, exchange
+            self._dims = {name: tuple(names) for name, names in (dims or {}).items()}
+            self._coords = {name: np.asarray(values) for name, values in (coords or {}).items()}
+            known = files.known(self.path, self.mode) if rt.coordinator.rank == 0 else None
+            known = rt.coordinator.bcast(known)
+            if known is not None:
+                self.steps, self.times, self.fields, self.attrs = known
+            else:
+                self.attrs = dict(attrs or {})
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the buffers, and of the runtime if the output made it (collective); the file is complete anyway."""
+        if self.closed:
+            return
+        self.closed, self._pipeline = True, None
+        if self._owns_runtime:
+            self.runtime.close()
+
+    def _end(self) -> None:
+        self.close()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        if self.closed:
+            return None
+        self.closed, self._pipeline = True, None
+        return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        self.closed = True
+
+    def check_open(self) -> None:
+        """Raise a `ClosedError` after `close`."""
+        if self.closed:
+            raise closed_error("Output", "closed", self._forked)
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Output {str(self.path)!r}: {len(self.steps)} step(s) of {', '.join(self.fields) or 'nothing'}>"
+
+    # ---- writing -----------------------------------------------------------------------------
+
+    def write(self, fields: Mapping[str, DistArray | complex], *, step: int, time: float) -> None:
+        """Append a step (collective).
+
+        Parameters
+        ----------
+        fields : dict of str to DistArray or number
+            The same names, shapes and types in every step of a file. Numbers are the same on all ranks.
+        step : int
+            Larger than that of the step before.
+        time : float
+
+        Raises
+        ------
+        InputError
+            On all ranks: bad arguments, or such that differ between ranks.
+        RankError
+            On all ranks: the file could not be written, and has the steps that it had; a full disk for one.
+        SliceError
+            Also with ``exchange="f4"``, where a finite number is larger than 3.4e38.
+        """
+        self.check_open()
+        rt = self.runtime
+        with held_signals():
+            problem = self._writing_problem(fields, step, time)
+            arrays: dict[str, DistArray] = {}
+            like: dict[str, Stored] = {}
+            if problem is None:
+                arrays = {name: one for name, one in fields.items() if isinstance(one, DistArray)}
+                like = self._like(fields)
+            numbers = {name: repr(fields[name]) for name in like if name not in arrays}
+            rt.preflight(
+                problem,
+                step=arguments.shown(step),
+                time=arguments.shown(time),
+                fields=list(like.items()),
+                numbers=numbers,
+            )
+            held = self._holders(arrays)
+            if self._pipeline is None:
+                self._pipeline = pieces.to_rank_0(rt)
+            with ExitStack() as stack:
+                file: Any = None
+                with self._one_error("opening the file of an Output"):
+                    if rt.coordinator.rank == 0:
+                        file = stack.enter_context(
+                            files.changed(self.path)
+                            if self.steps
+                            else files.created(self.path, like, self._axes, self.attrs, self.exchange)
+                        )
+                        files.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
+                moving = pieces.Fields(arrays, like, held, file, self.exchange)
+                self._pipeline(moving.pieces, moving)
+                with self._one_error("writing the file of an Output"):
+                    stack.pop_all().close()
+            self.steps.append(as_integer(step))
+            self.times.append(float(time))
+            self.fields = like
+
+    def _writing_problem(self, fields: Any, step: Any, time: Any) -> str | None:
+        """Say what is wrong with a step to write, or None."""
+        problem = (
+            self._mode_problem()
+            or arguments.step_problem(step)
+            or arguments.time_problem(time)
+            or arguments.fields_problem(fields, self.runtime.comm.source, True)
+        )
+        if problem is not None:
+            return problem
+        like = self._like(fields)
+        if not self.steps:
+            return arguments.layout_problem(like, self._axes)
+        if step <= self.steps[-1]:
+            return (
+                f"expected a step behind {self.steps[-1]}, the last one of {str(self.path)!r}, received {step}: "
+                "see Output.truncate"
+            )
+        if like != self.fields:
+            return f"expected the fields {arguments.told(self.fields)}, received {arguments.told(like)}"
+        return None
+
+    def _like(self, fields: Mapping[str, Any]) -> dict[str, Stored]:
+        """Tell how fields are stored."""
+        found = {}
+        for name, one in fields.items():
+            dtype, shape = np.asarray(one).dtype, one.global_shape if isinstance(one, DistArray) else ()
+            doubles = dtype in (np.float64, np.complex128) and shape
+            found[name] = Stored(shape, dtype_sent(dtype, self.exchange if doubles else None).newbyteorder("=").str)
+        return found
+
+    def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[pieces.Box | None]]:
+        """Return for each field what every rank sends of it (collective).
+
+        Raises
+        ------
+        InputError
+            On all ranks: the parts do not make up the array.
+        """
+        everyone = self.runtime.coordinator.allgather([array.local_slice for array in arrays.values()])
+        found, problem = {}, None
+        for number, (name, array) in enumerate(arrays.items()):
+            found[name] = pieces.holders([theirs[number] for theirs in everyone])
+            covered = sum(pieces.count(box) for box in found[name] if box is not None)
+            if covered != prod(array.global_shape):
+                problem = problem or (
+                    f"expected parts of {name!r} that make up the global array, {prod(array.global_shape)} elements, "
+                    f"received {covered}"
+                )
+        self.runtime.preflight(problem)
+        return found
+
+    def _axes(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Return names and coordinates of the axes of a field."""
+        names = self._dims.get(name, [f"{name}_axis_{axis}" for axis in range(len(shape))])
+        return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
+
+    def truncate(self, step: int) -> None:
+        """Remove the steps behind `step` (collective), which a run that goes on from there will write again.
+
+        Parameters
+        ----------
+        step : int
+
+        Raises
+        ------
+        InputError, RankError
+            As of `write`; all steps are behind this one.
+        """
+        self.check_open()
+        with held_signals():
+            problem = self._mode_problem() or arguments.step_problem(step)
+            if problem is None and not (self.steps and self.steps[0] <= step):
+                problem = f"expected a step that keeps one of {arguments.series(self.steps)}, received {step}"
+            self.runtime.preflight(problem, step=arguments.shown(step))
+            count = sum(one <= step for one in self.steps)
+            with self._one_error("truncating the file of an Output"):
+                if self.runtime.coordinator.rank == 0 and count < len(self.steps):
+                    with files.changed(self.path) as file:
+                        for name in (TIME, STEP, *self.fields):
+                            file[name].resize(count, 0)
+            del self.steps[count:], self.times[count:]
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    def read(self, fields: Mapping[str, DistArray], step: int | None = None) -> dict[str, Any]:
+        """Fill fields with those of a step (collective), whoever has written them, on however many ranks.
+
+        Every rank reads its own part.
+
+        Parameters
+        ----------
+        fields : dict of str to DistArray
+            Some or all of those in the file, distributed in any way.
+        step : int, optional
+            One of `steps`; the last one by default.
+
+        Returns
+        -------
+        dict
+            The ``"step"``, its ``"time"``, and the numbers that were written with it, by name.
+
+        Raises
+        ------
+        InputError
+            On all ranks: there is no such step or field, or it has another shape, or a type that would lose something.
+        RankError
+            On all ranks, when one cannot read the file.
+        """
+        self.check_open()
+        with held_signals():
+            problem = self._reading_problem(fields, step)
+            self.runtime.preflight(
+                problem, step=arguments.shown(step), names=None if problem is not None else sorted(fields)
+            )
+            index = len(self.steps) - 1 if step is None else self.steps.index(step)
+            found: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
+            with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
+                for name, array in fields.items():
+                    local, first = np.asarray(array), [part.start for part in array.local_slice]
+                    for box in pieces.boxes(local.shape, local.itemsize):
+                        there = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
+                        local[box] = file[name][(index, *there)]
+                found |= {name: file[name][index].item() for name, one in self.fields.items() if not one.shape}
+        return found
+
+    def _reading_problem(self, fields: Any, step: Any) -> str | None:
+        """Say what is wrong with fields to read, or None."""
+        problem = arguments.fields_problem(fields, self.runtime.comm.source, False)
+        if problem is None and step is not None:
+            problem = arguments.step_problem(step)
+        if problem is not None:
+            return problem
+        if not self.steps or (step is not None and step not in self.steps):
+            return f"expected a step of {str(self.path)!r}, which has {arguments.series(self.steps)}, received {step}"
+        problems = (arguments.stored_problem(one, name, self.fields, self.path) for name, one in fields.items())
+        return next(filter(None, problems), None)
+
+    @contextmanager
+    def _one_error(self, what: str) -> Iterator[None]:
+        """Do what may fail on some ranks, and then fail on all; others wait for a slow disk without a deadline."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as failure:
+            error = failure
+        self.runtime.enter(what, {}, error)
+
+    def _mode_problem(self) -> str | None:
+        if self.mode == "r":
+            return f"expected an Output with mode 'w' or 'a', received one of {str(self.path)!r} with mode 'r'"
+        return None

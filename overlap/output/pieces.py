@@ -1,0 +1,140 @@
+"""How a field comes to the rank that writes it: in pieces, the slices of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays import DistArray
+from ..arrays.distribution import overlapping, within
+from ..arrays.exchange import rounded
+from ..runtime import Pipeline, Runtime
+from .arguments import Stored
+
+PIECE_NBYTES = 2**22
+DEPTH = 4  # pieces on their way at once
+
+Box = tuple[slice, ...]
+
+
+def chunk_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of the pieces of an array, as large as they may be: leading axes are cut first."""
+    return tuple(
+        max(1, min(length, PIECE_NBYTES // max(1, itemsize * prod(shape[axis + 1 :]))))
+        for axis, length in enumerate(shape)
+    )
+
+
+def boxes(shape: Sequence[int], itemsize: int) -> list[Box]:
+    """Cut an array into pieces."""
+    cuts = [
+        [slice(start, min(start + each, length)) for start in range(0, length, each)]
+        for length, each in zip(shape, chunk_of(shape, itemsize))
+    ]
+    return list(product(*cuts))
+
+
+def holders(everyone: Sequence[Box]) -> list[Box | None]:
+    """Return what each rank sends of a field, given the parts of all: None if a rank before has the same."""
+    bounds = [tuple((part.start, part.stop) for part in box) for box in everyone]
+    return [box if bounds.index(bounds[rank]) == rank else None for rank, box in enumerate(everyone)]
+
+
+def count(box: Box) -> int:
+    """Count the elements of a box."""
+    return prod(_shape(box))
+
+
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple(part.stop - part.start for part in box)
+
+
+class Fields:
+    """The fields of one step on their way to the file.
+
+    Parameters
+    ----------
+    arrays : dict of str to DistArray
+    stored : dict of str to Stored
+    held : dict of str to list
+        Their `holders`.
+    file : h5py.File or None
+        Where the pieces go, on rank 0: to the end of the first axis of the data set.
+    exchange : {None, "f4"}
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, DistArray],
+        stored: Mapping[str, Stored],
+        held: Mapping[str, list[Box | None]],
+        file: Any,
+        exchange: str | None,
+    ) -> None:
+        self._arrays, self._held, self._file, self._exchange = arrays, held, file, exchange
+        self._dtypes = {name: np.dtype(stored[name].dtype) for name in arrays}
+        self.pieces = [(name, box) for name in arrays for box in boxes(stored[name].shape, self._dtypes[name].itemsize)]
+
+    def parts(self, piece: tuple[str, Box]) -> list[Box | None]:
+        """Return what each rank sends of a piece."""
+        name, box = piece
+        return [None if held is None else overlapping(box, held) for held in self._held[name]]
+
+    def counts(self, piece: tuple[str, Box]) -> list[int]:
+        """Return how many bytes each rank sends of a piece."""
+        size = self._dtypes[piece[0]].itemsize
+        return [0 if part is None else size * count(part) for part in self.parts(piece)]
+
+    def pack(self, piece: tuple[str, Box], rank: int, buffer: np.ndarray) -> None:
+        """Copy what this rank sends."""
+        name, part = piece[0], self.parts(piece)[rank]
+        if part is not None:
+            array, dtype = self._arrays[name], self._dtypes[name]
+            sent = np.asarray(array)[within(part, array.local_slice)]
+            rounding = self._exchange if dtype.itemsize < sent.dtype.itemsize else None
+            _view(buffer, dtype, part)[...] = rounded(sent, rounding)
+
+    def store(self, piece: tuple[str, Box], received: np.ndarray, buffer: np.ndarray) -> None:
+        """Write a piece to the file."""
+        name, box = piece
+        dtype, start = self._dtypes[name], 0
+        whole = _view(buffer, dtype, box)
+        for part in self.parts(piece):
+            if part is not None:
+                whole[within(part, box)] = _view(received[start:], dtype, part)
+                start += dtype.itemsize * count(part)
+        self._file[name][(-1, *box)] = whole
+
+
+def _view(buffer: np.ndarray, dtype: np.dtype, box: Box) -> np.ndarray:
+    """Return the beginning of a buffer as an array with the shape of a box."""
+    return buffer[: dtype.itemsize * count(box)].view(dtype).reshape(_shape(box))
+
+
+def to_rank_0(runtime: Runtime) -> Pipeline:
+    """Make the pipeline that brings pieces to rank 0 and writes them there: call it with the pieces, and `Fields`."""
+    comm = runtime.comm
+    rank = comm.rank
+
+    def buffers() -> list[np.ndarray]:
+        return [np.empty(PIECE_NBYTES, np.uint8) for _ in range(1 if rank else 3)]
+
+    def gathering(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> Any:
+        counts = fields.counts(piece)
+        return comm.Gatherv([slot[0], counts[rank], MPI.BYTE], None if rank else [slot[1], counts, MPI.BYTE], 0)
+
+    async def program(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> None:
+        fields.pack(piece, rank, slot[0])
+        await gathering(piece, slot, fields)
+        if rank == 0:
+            fields.store(piece, slot[1], slot[2])
+
+    async def skeleton(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> None:
+        await gathering(piece, slot, fields)
+
+    return runtime.pipelined(program, buffers=buffers, skeleton=skeleton, depth=DEPTH)

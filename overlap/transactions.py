@@ -1,0 +1,212 @@
+"""Files that are changed wholly or not at all: HDF5 files to which something is appended.
+
+HDF5 changes a file in many places, and one that was left in between is lost. Here all that is new is written behind
+the end of what is there. When it is on the disk, the few old places that lead to it are changed, and what they held is
+kept in a file beside until that is done. So a process may end at any time: before, the file is the old one; after, the
+new one; in between, `undo` makes it the old one again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .files import ErrorKeepingFile, final_target, write
+
+PAGE_NBYTES = 4096
+
+
+class ChangingFile(ErrorKeepingFile):
+    """A file for HDF5 to change, in which nothing of the old content is touched before `commit`.
+
+    What is written behind the old end goes to the disk at once, where nobody looks who does not know the new content.
+    What is written before it, the few places by which the new content is found, stays in memory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._path = Path(path)
+        self._old_end = self._end = _end_of(self._file.fileno())
+        self._at = 0
+        self._pages: dict[int, bytearray] = {}  # by their place, as they will be
+
+    def seek(self, *where: int) -> int:
+        place, whence = (*where, os.SEEK_SET)[:2]
+        self._at = place + (self._end if whence == os.SEEK_END else self._at if whence == os.SEEK_CUR else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int) -> bytes:
+        found = bytearray(max(0, min(count, self._end - self._at)))
+        self.readinto(found)
+        return bytes(found)
+
+    def readinto(self, target: Any) -> int:
+        """Read into a buffer; what was never written is 0."""
+        target = memoryview(target).cast("B")
+        self._file.seek(self._at)
+        super().readinto(target)
+        for place, page in self._pages.items():
+            first, last = max(place, self._at), min(place + len(page), self._at + len(target))
+            if first < last:
+                target[first - self._at : last - self._at] = page[first - place : last - place]
+        self._at += len(target)
+        return len(target)
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        count = len(left)
+        while left and self._at < self._old_end:
+            place = self._at - self._at % PAGE_NBYTES
+            if place not in self._pages:
+                nbytes = min(PAGE_NBYTES, self._old_end - place)
+                self._pages[place] = bytearray(os.pread(self._file.fileno(), nbytes, place))
+            page, start = self._pages[place], self._at - place
+            some = len(page[start : start + len(left)])
+            page[start : start + some] = left[:some]
+            left, self._at = left[some:], self._at + some
+        if left:
+            self._file.seek(self._at)
+            super().write(left)
+            self._at += len(left)
+        self._end = max(self._end, self._at)
+        return count
+
+    def truncate(self, size: int | None = None) -> None:
+        self._end = self._at if size is None else size
+        super().truncate(max(self._end, self._old_end))
+
+    def commit(self) -> None:
+        """Put what is in memory into its places.
+
+        Before that, what was there is written to a file beside this one, which goes when all is done; a process that
+        ends in between leaves it for `undo`.
+
+        Raises
+        ------
+        OSError
+            The disk has not taken everything: nothing has changed.
+        """
+        self.flush()
+        if self.error is not None:
+            raise self.error
+        old = [os.pread(self._file.fileno(), len(page), place) for place, page in self._pages.items()]
+        places = np.array([(place, len(page)) for place, page in self._pages.items()], np.int64).reshape(-1, 2)
+        content = np.array([self._old_end, len(places)], np.int64).tobytes() + places.tobytes() + b"".join(old)
+        beside = undo_path(self._path)
+        write(beside, hashlib.sha256(content).digest() + content)
+        _flush_folder(beside.parent)
+        for place, page in self._pages.items():
+            os.pwrite(self._file.fileno(), page, place)
+        os.ftruncate(self._file.fileno(), self._end)
+        os.fsync(self._file.fileno())
+        os.remove(beside)
+        _flush_folder(beside.parent)
+
+    def drop(self) -> None:
+        """Give back what was written behind the old end."""
+        os.ftruncate(self._file.fileno(), self._old_end)
+
+
+@contextmanager
+def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
+    """Give a file to change: all changes are made when the block ends, or none of them.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or written; or another process is changing it back (`undo`).
+    """
+    target = final_target(path)
+    with ChangingFile(target) as file, _locked(file._file.fileno(), fcntl.LOCK_SH):
+        try:
+            yield file
+            file.commit()
+        except BaseException:
+            with suppress(OSError):
+                if not undo_path(target).exists():
+                    file.drop()
+            raise
+
+
+def undo(path: str | os.PathLike[str]) -> bool:
+    """Bring a file back to what it was, if a process ended while it put changes into their places.
+
+    Returns
+    -------
+    bool
+        Whether there was anything to do.
+
+    Raises
+    ------
+    OSError
+        It cannot be done, or another process is about to change the file.
+    """
+    target = final_target(path)
+    beside = undo_path(target)
+    if not target.exists():  # somebody has removed it
+        beside.unlink(missing_ok=True)
+    if not beside.exists():
+        return False
+    content = beside.read_bytes()
+    digest, content = content[:32], content[32:]
+    if digest != hashlib.sha256(content).digest():
+        raise OSError(f"{beside} is damaged: it cannot be told what {target.name} was")
+    end, count = np.frombuffer(content[:16], np.int64)
+    at = 16 + 16 * int(count)
+    with open(target, "r+b") as file, _locked(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+        for place, nbytes in np.frombuffer(content[16:at], np.int64).reshape(-1, 2).tolist():
+            os.pwrite(file.fileno(), content[at : at + nbytes], place)
+            at += nbytes
+        os.ftruncate(file.fileno(), int(end))
+        os.fsync(file.fileno())
+        beside.unlink()
+    return True
+
+
+def _end_of(handle: int) -> int:
+    """Return where a file ends: where HDF5 has noted that, as a process that died may have written more."""
+    size, head = os.fstat(handle).st_size, os.pread(handle, 36, 0)
+    if head.startswith(b"\x89HDF\r\n\x1a\n") and head[8] in (2, 3):  # the format's second and third superblock
+        return min(size, int.from_bytes(head[28:36], "little"))
+    return size
+
+
+def undo_path(path: Path) -> Path:
+    """Name the file beside another one that has what it was."""
+    return path.with_name(path.name + ".undo")
+
+
+@contextmanager
+def _locked(handle: int, how: int) -> Iterator[None]:
+    """Lock an open file, where its file system has locks; readers of HDF5 take shared ones."""
+    try:
+        fcntl.flock(handle, how)
+    except BlockingIOError:
+        raise OSError("another process has the file open") from None
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
