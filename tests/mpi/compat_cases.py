@@ -221,10 +221,20 @@ def calls(comm):
     assert_close(comm, single, truth[there], 1e-6)
     assert_close(comm, plan.forward(local.real), np.fft.fftn(u.real, norm="forward")[there], 1e-12)
     assert_close(comm, plan.forward(2), np.fft.fftn(np.full(u.shape, 2), norm="forward")[there], 1e-12)
+    for axes in ((0, 1, 2), [-1, -2, -3]):
+        assert_close(comm, plan.forward(local, axes=axes), truth[there], 1e-12)
     if comm.size == 1:
         assert plan.forward(local, local) is local
         assert_close(comm, local, truth, 1e-12)
     plan.destroy()
+    plan.destroy()
+    plan = PFFT(comm, (6, 8, 10), axes=(0, 2), dtype="D", backend="numpy", padding=(1.5, 1, 1))
+    assert plan._input_shape == (9, 8, 10) and plan._output_shape == (6, 8, 10)
+    local = random(rng, plan.shape(False), "complex128")
+    found = np.array(plan.forward(local))
+    assert_close(comm, plan.forward(local, axes=(2, 0)), found, 1e-15)
+    same_everywhere(comm, text := refusal(plan.forward, local, axes=(1, 2) if comm.rank == 0 else (0, 2)))
+    assert "axes of the plan, (0, 2)" in text, text
     plan.destroy()
 
 
@@ -356,6 +366,8 @@ def refusals(comm):
     plan = PFFT(comm, (6, 7, 8), **FAST)
     for words, call in (
         ("normalise", lambda: plan.forward(normalise=True)),
+        ("axes of the plan", lambda: plan.forward(axes=(0, 1))),
+        ("axes of the plan", lambda: plan.backward(axes=None if comm.rank else (0, 1, 2, 2))),
         ("input_array", lambda: plan.forward(np.zeros(3))),
         ("input_array", lambda: plan.forward(np.zeros(3) if comm.rank == 0 else None)),
         ("output_array", lambda: plan.backward(None, np.zeros((1, 1, 1)))),

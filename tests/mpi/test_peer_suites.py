@@ -19,6 +19,30 @@ stand_in()
 import sys, pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
+# pySDC starts processes for these tests; here they run on the ranks that there are.
+SPECTRAL = """
+from mpi4py import MPI
+import pytest
+
+def pytest_collection_modifyitems(items):
+    module = items[0].module
+
+    def run(num_procs, test, **arguments):
+        if num_procs != MPI.COMM_WORLD.size:
+            pytest.skip("for another number of ranks")
+        if "axes" in arguments:
+            arguments["axes"] = tuple(map(int, arguments["axes"].split(",")))
+        function = {
+            "transform": module.test_transform,
+            "diff": module.test_differentiation_matrix2D,
+            "int": module.test_integration_matrix2D,
+            "tau": module.test_tau_method2D,
+            "dealias": module._test_transform_dealias,
+        }[test]
+        function(**{"variant": "T2U", "bc_val": None, "useMPI": True, **arguments})
+
+    module.run_MPI_test = run
+"""
 
 
 def run(ranks, folder, *arguments, **environment):
@@ -56,6 +80,18 @@ def test_pysdc(ranks, tmp_path):
     chosen = ["-k", "derivative or imex_diffusion or imex_linear"] if ranks > 1 else []
     out = run(ranks, tmp_path, *chosen, *files, PYTHONPATH=str(folder))
     assert out.count("100 passed" if ranks > 1 else "106 passed") == ranks, out
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("ranks, count", [(1, 36), (2, 34)])
+def test_pysdc_spectral(ranks, count, tmp_path):
+    """Spectral methods of pySDC 5.6, all tests with MPI but the two of each that no SciPy since 1.16 lets run."""
+    (folder,) = Path(os.environ["OVERLAP_PEERS"]).glob("pySDC-*")
+    (tmp_path / "spectral.py").write_text(SPECTRAL)
+    file = str(folder / "pySDC/tests/test_helpers/test_spectral_helper.py")
+    path = os.pathsep.join((str(folder), str(tmp_path)))
+    out = run(ranks, tmp_path, "-p", "spectral", "-k", "MPI and not integration", file, PYTHONPATH=path)
+    assert out.count(f"{count} passed") == ranks, out
 
 
 @pytest.mark.peer

@@ -249,15 +249,16 @@ class PFFT:
             return modes.shape, modes.dtype
 
         self.pencil, self.transfer = self._steps(request, transformed)
-        self.xfftn = made
+        self.xfftn, axes = made, sum(self.axes, ())
         self.forward = Transform(
-            [one.forward for one in made], [one.forward for one in self.transfer], self.pencil, self.runtime
+            [one.forward for one in made], [one.forward for one in self.transfer], self.pencil, self.runtime, axes
         )
         self.backward = Transform(
             [one.backward for one in made[::-1]],
             [one.backward for one in self.transfer[::-1]],
             self.pencil[::-1],
             self.runtime,
+            axes,
         )
 
     def _make_pipelines(self, request: TransformRequest, effort: str | None, wait: str, serial: dict[str, Any]) -> None:
@@ -324,8 +325,9 @@ class PFFT:
         memory.keep_wisdom()
         points = float(np.prod([float(period_of(each.kind, each.fine)) for each in request.transformed.values()]))
         arrays = OwnArrays(specs)
-        self.forward = PipelinedTransform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)
-        self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False)
+        axes = sum(self.axes, ())
+        self.forward = PipelinedTransform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True, axes)
+        self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False, axes)
 
     def _steps(
         self,
@@ -415,6 +417,16 @@ class PFFT:
 
     def _pencil_of(self, forward_output: bool) -> Pencil:
         return self.forward.output_pencil if forward_output else self.forward.input_pencil
+
+    # Libraries read these private names of mpi4py-fft's.
+
+    @property
+    def _input_shape(self) -> tuple[int, ...]:
+        return self.global_shape(False)
+
+    @property
+    def _output_shape(self) -> tuple[int, ...]:
+        return self.global_shape(True)
 
     def describe(self) -> str:
         """Return the plan's choices, as text."""

@@ -13,7 +13,7 @@ from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
 from ...fft.field_transform import FieldTransform
 from .pencil import Pencil
-from .transform import Transform, arguments_problem, copy_problem
+from .transform import Transform, arguments_problem, axes_problem, copy_problem
 
 
 class PipelinedTransform(Transform):
@@ -35,8 +35,9 @@ class PipelinedTransform(Transform):
         pencils: Sequence[Pencil],
         scale: float,
         normalize: bool,
+        axes: Sequence[int],
     ) -> None:
-        self._volume, self._arrays, self._sides, self._pencil = volume, arrays, sides, pencils
+        self._volume, self._arrays, self._sides, self._pencil, self._axes = volume, arrays, sides, pencils, axes
         self._scale, self._normalize = scale, normalize
 
     @property
@@ -57,6 +58,7 @@ class PipelinedTransform(Transform):
         output_array: np.ndarray | None = None,
         *,
         normalize: bool | None = None,
+        axes: Sequence[int] | None = None,
         **unknown: Any,
     ) -> np.ndarray:
         """Transform (collective).
@@ -69,6 +71,8 @@ class PipelinedTransform(Transform):
             Where to put the result. By default the plan's own, which the next call overwrites.
         normalize : bool, optional
             Divide by the number of points.
+        axes : sequence of int, optional
+            Those that the plan transforms, for programs that call other functions with them, too.
 
         Returns
         -------
@@ -78,9 +82,10 @@ class PipelinedTransform(Transform):
         arrays, (source_side, target_side) = self._arrays, self._sides
         source_spec, target_spec = self._volume.inputs[0], self._volume.outputs[0]
         problem = (
-            f"expected no option but normalize, received {sorted(unknown)}"
+            f"expected no option but normalize and axes, received {sorted(unknown)}"
             if unknown
-            else arguments_problem(target_spec.shape, input_array, output_array, {"normalize": normalize})
+            else axes_problem(axes, self._axes, len(source_spec.shape))
+            or arguments_problem(target_spec.shape, input_array, output_array, {"normalize": normalize})
         )
         # What does not fit as it is goes through the plan's own arrays.
         source, target = None, output_array

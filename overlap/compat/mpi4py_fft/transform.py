@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...arrays import mask_problem
-from ...errors import InputError, formatted
+from ...errors import InputError, formatted, repr_of
+from ...fft.arguments import axes_of_array
 from ...freed import closed_error
 from ...runtime import Runtime
 from .libfft import Serial
@@ -29,6 +30,8 @@ class Transform:
         The pencils of the input and of the result.
     runtime : Runtime, optional
         The one of a plan, so that what fails on one rank fails on all. mpi4py-fft has no such argument.
+    axes : sequence of int, optional
+        Those that a plan transforms; nor this one.
 
     Attributes
     ----------
@@ -43,10 +46,11 @@ class Transform:
         transfer: Iterable[Callable[[np.ndarray, np.ndarray], None]],
         pencil: Iterable[Pencil],
         runtime: Runtime | None = None,
+        axes: Sequence[int] = (),
     ) -> None:
         self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
         self._pencil: Sequence[Pencil] = tuple(pencil)
-        self._runtime, self._released = runtime, False
+        self._runtime, self._axes, self._released = runtime, axes, False
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
@@ -94,7 +98,8 @@ class Transform:
             Where to copy the result to.
         options
             For every serial transform: ``normalize=False`` leaves out the division by the number of points,
-            which is the default forward, ``normalize=True`` makes it, backward.
+            which is the default forward, ``normalize=True`` makes it, backward. A plan also takes ``axes``, those that
+            it transforms.
 
         Returns
         -------
@@ -109,6 +114,8 @@ class Transform:
         if self._released:
             raise closed_error("PFFT", "destroyed", False)
         problem = arguments_problem(self.output_array.shape, input_array, output_array, options)
+        if self._axes:
+            problem = problem or axes_problem(options.pop("axes", None), self._axes, self.input_array.ndim)
         if self._runtime is None:
             return self._transformed(problem, input_array, output_array, options)
         with self._runtime.collective_section("serial transforms"):
@@ -163,6 +170,13 @@ def arguments_problem(
         f"expected output_array to be a writeable array of numbers, of local shape {shape}, "
         f"received {type(output_array).__name__}{of}"
     )
+
+
+def axes_problem(axes: Any, known: Sequence[int], count: int) -> str | None:
+    """Say what is wrong with the axes that a call names, of a plan that transforms `known` ones of `count`, or None."""
+    if axes is None or set(axes_of_array(axes, count) or ()) == set(known):
+        return None
+    return f"expected the axes of the plan, {tuple(known)}, or None, received {repr_of(axes)}"
 
 
 def copy_problem(own: np.ndarray, input_array: Any) -> str | None:
