@@ -88,7 +88,7 @@ class FFT2(FourierPlan):
 
     _kind, _names = "FFT2", ("ny", "nx")
 
-    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+    def _grid_problem(self, layout: ArrayLayout, kinds: tuple[str, ...]) -> str | None:
         return default_problem(layout, "an FFT2", ("grid",))
 
     def _choose_grid(self) -> tuple[int, ...]:

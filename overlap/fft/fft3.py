@@ -80,7 +80,7 @@ class FFT3(FourierPlan):
 
     _kind, _names = "FFT3", ("nz", "ny", "nx")
 
-    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+    def _grid_problem(self, layout: ArrayLayout, kinds: tuple[str, ...]) -> str | None:
         return grid_problem(layout, self.comm.size)
 
     def _choose_grid(self) -> tuple[int, ...]:

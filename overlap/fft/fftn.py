@@ -46,7 +46,7 @@ class FFTN(FourierPlan):
         Global shape in real space.
     dtype : dtype
         Data type in real space: ``complex64``/``complex128``, or ``float32``/``float64`` for half the spectrum along
-        the last one of `axes`.
+        the last one of `axes` that has FFTs.
     axes : int or sequence of int, optional
         The axes to transform, in any order, each once; all by default. The last one is transformed first.
     split : int or pair of int, optional
@@ -58,7 +58,10 @@ class FFTN(FourierPlan):
         Zeros are added at their ends, which no rank sends, or the ends are cut off. `backward` gives the points that
         there are in `shape`, and zeros where ends were cut. Not of an axis that stays split.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`.
+        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+    kinds : sequence of str, optional
+        What is made along each of `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split
+        has FFTs.
     layout : ArrayLayout or dict, optional
         The process grid, `restore`, and weights of the ranks. ``order="transposed"`` leaves modes of an axis that stays
         split as they come: those 0, r, 2 r, ... first, then 1, r + 1, ...; `wavenumbers` has them. On one rank both
@@ -102,6 +105,7 @@ class FFTN(FourierPlan):
         split: _Axes = None,
         s: Sequence[int] | None = None,
         norm: str | None = None,
+        kinds: Sequence[str] | None = None,
         layout: ArrayLayout | dict[str, Any] | None = None,
         settings: Settings | dict[str, Any] | None = None,
         tuning: str | os.PathLike[str] | None = None,
@@ -115,13 +119,24 @@ class FFTN(FourierPlan):
         self._lengths_wanted = None if s is None else integers(s) or ()
         self._dtype_given = dtype
         super().__init__(
-            comm, shape, dtype, norm=norm, layout=layout, settings=settings, tuning=tuning, exchange=exchange
+            comm,
+            shape,
+            dtype,
+            norm=norm,
+            kinds=kinds,
+            layout=layout,
+            settings=settings,
+            tuning=tuning,
+            exchange=exchange,
         )
 
     def _own_options(self) -> dict[str, Any]:
         return {"axes": self._wanted, "split": self._wanted_split, "s": self._lengths_wanted}
 
-    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+    def _transformed_axes(self) -> tuple[int, ...]:
+        return self._wanted or super()._transformed_axes()
+
+    def _grid_problem(self, layout: ArrayLayout, kinds: tuple[str, ...]) -> str | None:
         count, wanted, split = len(self._names), self._wanted, self._wanted_split
         if not 1 <= len(self._lengths_given) <= MOST_AXES:
             return f"expected a shape of 1 to {MOST_AXES} axes, received {shown(self._lengths_given)}"
@@ -131,7 +146,7 @@ class FFTN(FourierPlan):
             return f"expected split to be one axis or two, each from {-count} to {count - 1}, received others"
         if problem := default_problem(layout, self._kind, ("dealias",)):
             return problem
-        ranks, real = self.comm.size, np.dtype(self._dtype_given).kind == "f"
+        ranks = self.comm.size
         chosen = self._chosen_split()
         grid = integers(layout.grid) if layout.grid is not None else None
         if layout.grid is not None and (grid is None or len(grid) != len(chosen) or prod(grid) != ranks):
@@ -139,9 +154,10 @@ class FFTN(FourierPlan):
                 f"expected grid to be {len(chosen)} positive integers whose product is {ranks}, the number of ranks, "
                 f"received {shown(layout.grid)}"
             )
-        if ranks > 1 and real and wanted[-1] in chosen:
+        self._half = kinds.index("r2c") if "r2c" in kinds else None
+        if ranks > 1 and self._half in chosen:
             return (
-                f"expected complex data, or axis {wanted[-1]}, of half the spectrum, to be whole, received "
+                f"expected complex data, or axis {self._half}, of half the spectrum, to be whole, received "
                 f"split={chosen}"
             )
         s = self._lengths_wanted
@@ -151,10 +167,13 @@ class FFTN(FourierPlan):
         self._factors = {}
         for axis, size in staying_split(self._lengths_given, wanted, chosen, sizes).items():
             length = self._lengths_given[axis]
-            if pair := two_factors(length, size):
+            pair = two_factors(length, size) if kinds[axis] == "c2c" else None
+            if pair:
                 self._factors[axis] = pair
                 if s is not None and s[wanted.index(axis)] != length:
                     return f"expected s to be {length} along axis {axis}, which stays split, received {shown(s)}"
+            elif len(chosen) == count and kinds[axis] != "c2c":
+                return f"expected FFTs along axis {axis}, which stays split over {size} ranks, received {kinds[axis]!r}"
             elif len(chosen) == count:  # nothing else is there to be split
                 return (
                     f"expected axis {axis}, which stays split over {size} ranks, to have a length that is a product of "
@@ -192,8 +211,7 @@ class FFTN(FourierPlan):
         return (self.comm.size,) if len(split) == 1 else _squarest(self.comm.size)
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
-        wanted: Any = self._wanted
-        kinds = {wanted[-1]: "r2c"} if self._dtype.kind == "f" else {}
+        wanted, ortho = self._wanted or (), self._norm == "ortho"
         found: dict[int, Axis] = {}
         for axis in sorted(wanted):
             at = self._at[axis]
@@ -201,7 +219,7 @@ class FFTN(FourierPlan):
                 found |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
             else:
                 given = self._shape[axis] if self._lengths_wanted else None
-                found[at] = Axis(self._points[axis], fine[axis], kinds.get(axis, "c2c"), given=given)
+                found[at] = Axis(self._points[axis], fine[axis], self._kinds[axis], orthogonal=ortho, given=given)
         return found
 
     def _place(self) -> None:
@@ -232,7 +250,9 @@ class FFTN(FourierPlan):
             if layout.splits[split] is not None:
                 parts[axis - len(self._at)] = slice(where[split].start * each, where[split].stop * each)
         dtype = self._modes_dtype if spectral else self._dtype
-        return ArraySpec(self.comm, batch, shape, parts, dtype, spectral=spectral, taken_apart=taken_apart)
+        return ArraySpec(
+            self.comm, batch, shape, parts, dtype, spectral=spectral, kinds=self._kinds, taken_apart=taken_apart
+        )
 
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
         found = [(at, 1) for at in self._at]
@@ -245,12 +265,11 @@ class FFTN(FourierPlan):
         return None if self._transposed else next((self._at[axis] for axis in self._factors), None)
 
     def _route(self, forward: bool) -> list[Any]:
-        wanted: Any = self._wanted
-        return for_stages(self._way, self._at[wanted[-1]] if self._dtype.kind == "f" else None, forward)
+        return for_stages(self._way, None if self._half is None else self._at[self._half], forward)
 
     def _title(self) -> str:
-        wanted: Any = self._wanted
-        return f"FFTN {self._shape} {self._dtype} along {wanted}, split along {self.split}, {self._sharers()}"
+        of = f"{self._dtype}{self._in_kinds()}"
+        return f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Mode numbers of this rank's part of the spectrum.
@@ -277,7 +296,7 @@ class FFTN(FourierPlan):
         if self._lengths_wanted:
             return f"expected a plan without s, received one with s={self._lengths_wanted}"
         if self._wanted == tuple(range(len(self._names))):
-            return None
+            return super()._operators_problem()
         return f"expected a plan that transforms all axes, in order, received one of axes {self._wanted}"
 
     def pointwise(

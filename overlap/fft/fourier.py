@@ -78,14 +78,18 @@ class FourierPlan(Plan):
             lengths: Any = integers(shape)
             count = len(self._names)
             problem = self._check_ranks() or shape_problem(shape, self._names) or dtype_problem(dtype) or problem
-            chosen: Any = kinds if problem else kinds_of(kinds, dtype, count)
+            places = self._transformed_axes()
+            chosen: Any = kinds if problem else kinds_of(kinds, dtype, len(places))
+            if not problem:
+                names = tuple(self._names[place] for place in places)
+                problem = kinds_problem(chosen, [lengths[place - count] for place in places], dtype, names)
+            of_axes = ("c2c",) * count if problem else _spread(chosen, places, count)
             problem = (
                 problem
-                or kinds_problem(chosen, lengths, dtype, self._names)
                 or choice_problem(norm=(norm, NORMS))
                 or exchange_problem(exchange, dtype)
-                or self._grid_problem(arrays)
-                or lying_problem(arrays, lengths[-count:], chosen)
+                or self._grid_problem(arrays, of_axes)
+                or lying_problem(arrays, lengths[-count:], of_axes)
                 or settings_problem(requested)
                 or path_problem(path)
                 or memory_problem(
@@ -110,7 +114,7 @@ class FourierPlan(Plan):
             )
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
-            self._norm, self._kinds, self.exchange = norm, chosen, exchange
+            self._norm, self._kinds, self.exchange = norm, of_axes, exchange
             self._batch, self._points = self._shape[:-count], self._resolved(self._shape[-count:])
             self._fine = fine_points(self._points, arrays.dealias)
             self._cut: tuple[int, ...] = self._points  # lengths of axes as they are transformed
@@ -169,7 +173,7 @@ class FourierPlan(Plan):
             settings=settings,
             tuning="",
             exchange=self.exchange,
-            **({"kinds": self._kinds} if self._walls else {}),
+            **({"kinds": [self._kinds[place] for place in self._transformed_axes()]} if self._walls else {}),
             **self._own_options(),
         )
 
@@ -469,8 +473,12 @@ class FourierPlan(Plan):
         """Return the arguments that only this kind of plan has."""
         return {}
 
-    def _grid_problem(self, layout: ArrayLayout) -> str | None:
-        """Say what is wrong with a layout's process grid, or None."""
+    def _transformed_axes(self) -> tuple[int, ...]:
+        """Return the places, among the axes that do not belong to the batch, of those that are transformed."""
+        return tuple(range(len(self._names)))
+
+    def _grid_problem(self, layout: ArrayLayout, kinds: tuple[str, ...]) -> str | None:
+        """Say what is wrong with a layout's process grid, for transforms of some kinds, or None."""
         raise NotImplementedError
 
     def _choose_grid(self) -> tuple[int, ...]:
@@ -492,6 +500,12 @@ class FourierPlan(Plan):
     def _by_plane(self, planes: int) -> bool:
         """Tell whether messages are of whole planes."""
         return False
+
+
+def _spread(kinds: Sequence[str], places: Sequence[int], count: int) -> tuple[str, ...]:
+    """Return the kinds of all axes, where some are transformed."""
+    found = dict(zip(places, kinds))
+    return tuple(found.get(place, "c2c") for place in range(count))
 
 
 def mode_numbers(kind: str, points: int) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from fft2_cases import wide
+from kinds_cases import along, assert_close
 
 import overlap
 from overlap import FFTN, InputError
@@ -122,9 +124,9 @@ def staying(comm):
 
 def lengths(comm):
     """Zeros are added and ends cut, along whole and split axes, of complex and real data."""
-    for s in ((9, 5, 6), (4, 8, 3), (7, 6, 5), (6, 7, 5), (13, 2, 11)):
-        for number, (dtype, norm) in enumerate((("c16", None), ("f8", "ortho"), ("f4", "forward"))):
-            transformed(comm, (6, 7, 5), dtype, s=s, norm=norm, wait=("off", "poll", "off")[number])
+    transformed(comm, (6, 7, 5), "c16", s=(9, 5, 6), wait="poll")
+    transformed(comm, (6, 7, 5), "f8", s=(4, 8, 3), norm="ortho")
+    transformed(comm, (6, 7, 5), "f4", s=(13, 2, 11), norm="forward")
     transformed(comm, (6, 7, 5), axes=(2, 0), s=(8, 3), split=0, wait="poll", layout={"restore": True})
     transformed(comm, (6, 7, 4 * comm.size), "f8", axes=(1, 0), s=(8, 3))  # nothing is exchanged
     transformed(comm, (6, 300, 5), axes=(1,), s=(512,), split=1, wait="poll")
@@ -137,6 +139,50 @@ def lengths(comm):
         found = plan.pointwise(lambda a: a * a)(modes)
         right = np.fft.fft2(whole_of((5, 6), "c16") ** 2, (8, 9))[plan.spectrum.local_slice]
         np.testing.assert_allclose(np.asarray(found), right, rtol=0, atol=1e-11)
+
+
+def of_kinds(comm, shape, dtype, axes, kinds, norm=None, s=None, **options):
+    """Mixed transforms are scipy's, the last axis first; the backward one brings back what was given."""
+    whole = whole_of(shape, dtype)
+    right = wide(whole)
+    for number, axis in reversed(list(enumerate(axes))):
+        length = shape[axis] if s is None else s[number]
+        missing = [(0, max(0, length - right.shape[other]) if other == axis else 0) for other in range(right.ndim)]
+        right = along(np.pad(right, missing).take(range(length), axis), axis, kinds[number], norm)
+    with FFTN(comm, shape, dtype, axes=axes, kinds=kinds, norm=norm, s=s, settings=QUICK, **options) as plan:
+        u = plan.real.empty()
+        u[...] = whole[plan.real.local_slice]
+        spectrum = plan.forward(u)
+        assert_close(comm, spectrum, right, plan.spectrum.local_slice, (shape, dtype, kinds))
+        if s is None:
+            assert_close(comm, plan.backward(spectrum), wide(whole), plan.real.local_slice, (shape, dtype, kinds))
+        with overlap.Runtime(comm) as other, plan.on(other) as again:
+            np.testing.assert_array_equal(np.asarray(again.forward(u)), np.asarray(spectrum))
+
+
+def walls(comm):
+    """Cosine and sine transforms along some axes, FFTs along others, in any order."""
+    of_kinds(comm, (6, 7, 5), "f8", (0, 1, 2), ("dct2", "c2c", "r2c"))
+    of_kinds(comm, (6, 7, 5), "f8", (2, 0, 1), ("r2c", "dst1", "dct1"), norm="ortho", split=0)
+    of_kinds(comm, (6, 7, 5), "f4", (1, 0), ("c2c", "r2c"), split=1)
+    of_kinds(comm, (6, 7, 5), "f8", (1, 0), ("dst3", "dct4"), norm="forward", split=0, layout={"restore": True})
+    of_kinds(comm, (6, 7, 5, 3), "c16", (3, 1, 0), ("dst4", "c2c", "dct3"), norm="ortho", split=(0, 1))
+    of_kinds(comm, (7, 6), "c8", (1,), ("dct2",), split=1)
+    of_kinds(comm, (6, 7, 5), "f8", (2, 1, 0), ("c2c", "r2c", "dst2"), s=(7, 9, 4), split=2)
+    of_kinds(comm, (1, 36), "c16", (1, 0), ("c2c", "dct2"), split=1)
+    with FFTN(comm, (5, 6, 8), "f8", axes=(1, 2, 0), kinds=("dst2", "c2c", "r2c"), settings=QUICK) as plan:
+        ky, kx, kz = plan.wavenumbers()
+        assert {k.size for k in (ky, kx, kz)} <= {*plan.spectrum.shape, 1} and kz.max(initial=0) <= 2
+        u = plan.real.from_function(
+            lambda z, y, x: np.cos(z) * np.sin(3 * y) * np.sin(x), (2 * np.pi, np.pi, 2 * np.pi)
+        )
+        found = plan.backward(plan.forward(u) * (ky == 1.5))
+        np.testing.assert_allclose(np.asarray(found), np.asarray(u), rtol=0, atol=1e-14)
+    with FFTN(comm, (6, 8), "f8", kinds=("dct2", "r2c"), settings=QUICK) as plan:
+        box = np.pi, 2 * np.pi
+        u = plan.real.from_function(lambda y, x: np.cos(2 * y) * np.sin(x), box)
+        found = plan.backward(plan.operators(box, dealias=None).laplacian(plan.forward(u)))
+        np.testing.assert_allclose(np.asarray(found), -5 * np.asarray(u), rtol=0, atol=1e-12)
 
 
 def others(comm):
@@ -204,6 +250,9 @@ def refused(comm):
     no("expected split to be one axis or two", split=7)
     no("expected grid to be 1 positive integers", layout={"grid": (comm.size, 1)})
     no("dealias=None", layout={"dealias": "3/2"})
+    for kinds in (("c2c",), ("dct2", "c2c", "c2c"), ("r2c", "c2c"), "c2c", ("dct9", "c2c")):
+        no("expected kinds", kinds=kinds)
+    no("expected kinds of which the last", dtype="f8", kinds=("r2c", "c2c"))
     for s in ((4,), (4, 0), (4.5, 2), 3, (1, 2, 3)):
         no("expected s to be None or 2 positive integers", s=s)
     if comm.size > 1:
@@ -212,6 +261,7 @@ def refused(comm):
         no("expected s to be 36 along axis 0, which stays split", shape=(36,), s=(40,))
         no("of half the spectrum, to be whole", dtype="f8", split=1)
         no({2: "14, 15, 16", 3: "15, 16, 18"}.get(comm.size, "16, 20, 24"), shape=(13,))
+        no("expected FFTs along axis 0", shape=(36,), kinds=("dct2",))
         no("two numbers of at least", shape=(5, 5), split=(0, 1), layout={"grid": (comm.size, 1)})
     no("axes: expected the same on all ranks", axes=(0, 1) if comm.rank == 0 else (1, 0)) if comm.size > 1 else None
     transformed(comm, (4, 6))

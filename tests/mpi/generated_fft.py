@@ -270,7 +270,16 @@ SUBJECTS = (
         exchange="f4",
     ),
     constructor(
-        "FFTN", shape=(4, 4, 4), dtype="f8", axes=(0, 2), split=0, s=(4, 6), norm="ortho", layout={}, exchange="f4"
+        "FFTN",
+        shape=(4, 4, 4),
+        dtype="f8",
+        axes=(0, 2),
+        split=0,
+        s=(4, 6),
+        norm="ortho",
+        kinds=("dct2", "r2c"),
+        layout={},
+        exchange="f4",
     ),
     constructor(
         "Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8), exchange="f4"
