@@ -99,3 +99,13 @@ def test_pysdc_spectral(ranks, count, tmp_path):
 def test_fluidsim(ranks):
     """The solver of `overlap.compat.fluidsim` beside that of fluidsim 26.10.0."""
     jobs.run_job("fluidsim_cases:same_flows", ranks)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_dedalus_beside_itself(ranks):
+    """Fields and flows of Dedalus 3.0.5 on pipelines beside its own; on four ranks with a mesh of 2 x 2."""
+    cases = "same_fields,values_by_formula,curvilinear_fields,same_flows,one_climb_up_one_down,after_a_failure"
+    jobs.run_job(f"dedalus_cases:{cases}", ranks, fresh=True)
+    if ranks == 4:
+        jobs.run_job("dedalus_cases:same_fields", ranks, args={"meshes": [[2, 2]]}, fresh=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,40 +11,8 @@ from mpi4py import MPI
 
 from ...fft import FFT2, FFT3
 from ...fft.array_spec import ArraySpec
-from ...runtime import Runtime
-from ...runtime.kept_with import KeptWith
-
-
-class _KeptRuntime:
-    """The runtime that all FFT objects on a communicator have in common, made when the first one needs it."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-        self._runtime: Runtime | None = None
-
-    def runtime(self) -> Runtime:
-        """Return it (collective)."""
-        if self._runtime is None:
-            self._runtime = Runtime(self._comm)
-        return self._runtime
-
-    def close(self) -> None:
-        """Close it (collective); FFT objects that were made before are closed too."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            runtime.close()
-
-
-_runtimes = KeptWith(_KeptRuntime)
-
-
-def close_runtimes() -> None:
-    """Close what the FFT objects run on (collective); runs at the end of the program by itself."""
-    for kept in _runtimes.every:
-        kept.close()
-
-
-atexit.register(close_runtimes)
+from ..kept_runtimes import RUNTIMES
+from ..kept_runtimes import close_runtimes as close_runtimes
 
 
 class PlanFFT:
@@ -59,7 +26,7 @@ class PlanFFT:
     def __init__(self, kind: type[FFT2 | FFT3], points: Sequence[int], layout: dict[str, Any]) -> None:
         comm = getattr(mpi, "comm", MPI.COMM_SELF)  # fluiddyn has none on one rank
         self._kind, self._points, self._layout = kind, tuple(points), layout
-        self._runtime = _runtimes.of(comm).runtime()
+        self._runtime = RUNTIMES.of(comm).runtime()
         self.plan: Any = self.plan_of()
         self.rank, self.nb_proc, self.comm = mpi.rank, mpi.nb_proc, comm
 

@@ -1,0 +1,110 @@
+"""What is put in the place of parts of Dedalus: paths between layouts, and who takes fields along several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+from dedalus.core import distributor
+from dedalus.core.evaluator import Evaluator
+from dedalus.core.field import Field
+from dedalus.core.future import Future
+
+from .climbs import climbs_of
+
+
+class _Path:
+    """A path between two layouts whose moves are noted."""
+
+    layout0: Any
+
+    def increment(self, fields: Iterable[Any]) -> None:
+        """Move fields towards the grid (collective)."""
+        climbs_of(self.layout0.dist).move(fields, self.layout0.index, up=True)
+
+    def decrement(self, fields: Iterable[Any]) -> None:
+        """Move fields towards coefficients (collective)."""
+        climbs_of(self.layout0.dist).move(fields, self.layout0.index, up=False)
+
+    def move_alone(self, fields: list[Any], up: bool) -> None:
+        """Move fields by Dedalus' own code."""
+        move: Any = super()
+        (move.increment if up else move.decrement)(fields)
+
+
+class TransformPath(_Path, distributor.Transform):
+    """Dedalus' `Transform`."""
+
+
+class TransposePath(_Path, distributor.Transpose):
+    """Dedalus' `Transpose`."""
+
+
+def _together(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make one climb of the moves of a method of a field or an evaluator."""
+
+    @wraps(method)
+    def climbing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self.dist.paths[0], _Path):  # made before
+            return method(self, *args, **kwargs)
+        with climbs_of(self.dist).together():
+            return method(self, *args, **kwargs)
+
+    return climbing
+
+
+def _attempt_tasks(attempt: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Have an evaluator attempt tasks where an operator can be evaluated; elsewhere fields climb on."""
+
+    @wraps(attempt)
+    def attempting(tasks: list[Any], **kwargs: Any) -> list[Any]:
+        if tasks and isinstance(tasks[0]["operator"].dist.paths[0], _Path):
+            climbs = climbs_of(tasks[0]["operator"].dist)
+            if climbs.pending:
+                if not any(_is_ready(task["operator"], kwargs.get("id")) for task in tasks):
+                    return tasks
+                climbs.flush()
+        return attempt(tasks, **kwargs)
+
+    return attempting
+
+
+def _is_ready(operator: Any, number: Any) -> bool:
+    """Tell whether a part of an operator can be evaluated in the fields' layouts, or was, in this evaluation."""
+    if not isinstance(operator, Future):
+        return True
+    if operator.store_last and number is not None and operator.last_id == number:
+        return True
+    inner = [argument for argument in operator.args if isinstance(argument, Future)]
+    if inner:
+        return any(_is_ready(argument, number) for argument in inner)
+    return bool(operator.check_conditions())
+
+
+_PLACES: list[tuple[Any, str, Any]] = [
+    (distributor, "Transform", TransformPath),
+    (distributor, "Transpose", TransposePath),
+    *(
+        (Field, name, _together(getattr(Field, name)))
+        for name in ("change_layout", "require_grid_space", "require_coeff_space")
+    ),
+    *(
+        (Evaluator, name, _together(getattr(Evaluator, name)))
+        for name in ("evaluate_handlers", "require_coeff_space", "require_grid_space")
+    ),
+    (Evaluator, "attempt_tasks", staticmethod(_attempt_tasks(Evaluator.attempt_tasks))),
+]
+_THEIRS = [vars(owner)[name] for owner, name, _ in _PLACES]
+
+
+def use() -> None:
+    """Let Dedalus move the fields of distributors made from now on in pipelines."""
+    for owner, name, ours in _PLACES:
+        setattr(owner, name, ours)
+
+
+def leave() -> None:
+    """Leave distributors made from now on to Dedalus alone."""
+    for (owner, name, _), theirs in zip(_PLACES, _THEIRS):
+        setattr(owner, name, theirs)

@@ -1,0 +1,42 @@
+"""The runtime that all objects of a client on a communicator have in common."""
+
+from __future__ import annotations
+
+import atexit
+
+from mpi4py import MPI
+
+from ..runtime import Runtime
+from ..runtime.kept_with import KeptWith
+
+
+class KeptRuntime:
+    """The runtime of a communicator, made when the first object needs it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._runtime: Runtime | None = None
+
+    def runtime(self) -> Runtime:
+        """Return it (collective)."""
+        if self._runtime is None:
+            self._runtime = Runtime(self._comm)
+        return self._runtime
+
+    def close(self) -> None:
+        """Close it (collective); objects that were made before are closed too."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+
+RUNTIMES = KeptWith(KeptRuntime)
+
+
+def close_runtimes() -> None:
+    """Close what clients' objects run on (collective); runs at the end of the program by itself."""
+    for kept in RUNTIMES.every:
+        kept.close()
+
+
+atexit.register(close_runtimes)
