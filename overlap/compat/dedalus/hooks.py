@@ -82,29 +82,23 @@ def _is_ready(operator: Any, number: Any) -> bool:
     return bool(operator.check_conditions())
 
 
-_PLACES: list[tuple[Any, str, Any]] = [
-    (distributor, "Transform", TransformPath),
-    (distributor, "Transpose", TransposePath),
-    *(
-        (Field, name, _together(getattr(Field, name)))
-        for name in ("change_layout", "require_grid_space", "require_coeff_space")
-    ),
-    *(
-        (Evaluator, name, _together(getattr(Evaluator, name)))
-        for name in ("evaluate_handlers", "require_coeff_space", "require_grid_space")
-    ),
-    (Evaluator, "attempt_tasks", staticmethod(_attempt_tasks(Evaluator.attempt_tasks))),
-]
-_THEIRS = [vars(owner)[name] for owner, name, _ in _PLACES]
+_PATHS = {"Transform": TransformPath, "Transpose": TransposePath}
+_THEIRS = {name: getattr(distributor, name) for name in _PATHS}
+# These ask whose paths a distributor has: they stay.
+for _owner, *_names in (
+    (Field, "change_layout", "require_grid_space", "require_coeff_space"),
+    (Evaluator, "evaluate_handlers", "require_grid_space", "require_coeff_space"),
+):
+    for _name in _names:
+        setattr(_owner, _name, _together(getattr(_owner, _name)))
+Evaluator.attempt_tasks = staticmethod(_attempt_tasks(Evaluator.attempt_tasks))
 
 
 def use() -> None:
     """Let Dedalus move the fields of distributors made from now on in pipelines."""
-    for owner, name, ours in _PLACES:
-        setattr(owner, name, ours)
+    vars(distributor).update(_PATHS)
 
 
 def leave() -> None:
     """Leave distributors made from now on to Dedalus alone."""
-    for (owner, name, _), theirs in zip(_PLACES, _THEIRS):
-        setattr(owner, name, theirs)
+    vars(distributor).update(_THEIRS)
