@@ -20,7 +20,7 @@ from recording import Recording
 
 from overlap.tools import launch
 
-SETTLED = 40  # calls in which a plan has found its settings, at most
+SETTLED = 70  # calls in which a plan has found its settings, at most
 PEERS = (
     {"backend": "fftw"},
     {"backend": "fftw", "slab": True},

@@ -246,7 +246,7 @@ class Transform(Uncopied):
         self.check_in_use()
         tuned = f"; {self.tuned}" if self.tuned is not None else ""
         if self.refinement is not None:
-            tuned = "; chosen by the model, compared with others in the next calls"
+            tuned = "; compared with others in the next calls"
         load = self.load
         if load.calls:
             tuned += f"; rank {self.runtime.coordinator.rank} {load}"

@@ -396,15 +396,16 @@ def remembered(comm, path):
             comm.Barrier()
             local.forget()
             with overlap.Runtime(comm) as runtime, make(runtime, shape, DTYPE) as plan:
+                if number == 1:
+                    assert plan.forward.settings == found[0][0]
                 mine = u[plan.real.local_slice]
                 truth = np.array(plan.forward(mine))
-                assert (plan.forward.refinement is None) == (number == 1 or comm.size == 1)
-                for _ in range(40):
+                assert (plan.forward.refinement is None) == (comm.size == 1)
+                for _ in range(70):
                     assert same_bits(plan.forward(mine), truth)
                     assert plan.backward(truth).shape == mine.shape
                 assert plan.forward.refinement is None and plan.backward.refinement is None
                 same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
                 found.append((plan.forward.settings, truth))
-        assert comm.size == 1 or found[1][0] == found[0][0]
         if comm.rank == 0:
             assert make.__name__ in {entry["plan"]["kind"] for _, entry in tuning_file.cached() if entry}

@@ -17,6 +17,7 @@ import json
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from ..engine import fftw as local
 from ..engine.wisdom import joined, without
 from . import tuning_file as store
 from .candidates import Tunable
+from .refining import PROCESSES, Choice
 from .settings import Settings, Tuned
 
 VARIABLE = "OVERLAP_TUNING"
@@ -220,6 +222,7 @@ class PlanCache(Known):
         super().__init__(runtime, plan, dtype, True)
         self._key = json.dumps(self._plan, sort_keys=True)
         known = runtime.cache.setdefault("memory", {})
+        self._compared = runtime.cache.setdefault("compared", set())
         if self._key not in known:
             coordinator = runtime.coordinator
             entry = coordinator.bcast(self._read() if coordinator.rank == 0 else None)
@@ -231,10 +234,18 @@ class PlanCache(Known):
         self._entry = known[self._key]
         self._before = local.wisdom(dtype)
 
-    def keep(self, name: str, settings: Settings, tried: int) -> None:
-        """Remember the fastest settings of a transform (collective)."""
-        self._entry["transforms"][name] = store.record(settings, Tuned("", 1.0, tried))
+    def keep(self, name: str, settings: Settings, tried: int, choice: Choice | None = None) -> None:
+        """Remember the fastest settings of a transform, and what they were compared with in its calls (collective)."""
+        self._entry["transforms"][name] = store.record(settings, Tuned("", 1.0, tried), choice)
+        self._compared.add((self._key, name))
         self._write()
+
+    def choice(self, name: str) -> Choice | None:
+        """Return what earlier calls of a transform have compared; None: they have not."""
+        found = store.choice_of(self._entry["transforms"][name])
+        if found is not None and (self._key, name) in self._compared:
+            return replace(found, processes=PROCESSES)  # this process compares no choice of its own again
+        return found
 
     def keep_wisdom(self) -> None:
         """Remember what FFTW has learned since the memory was made, on any rank (collective).

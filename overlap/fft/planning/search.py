@@ -1,12 +1,12 @@
 """Planning: the choice of a transform's settings.
 
-What a request leaves open is what an earlier plan like this one has found (`memory`), or else what the model expects to
-be the fastest (`expected`), and is refined in later calls (`refining`): such a plan comes at once. With an effort of
-"measure" or "patient" it is chosen by measured runs before the plan is used. The model
+What a request leaves open is what an earlier plan like this one has found (`plan_cache`), or else what the model
+expects to be the fastest (`expected`). Both are compared with others in later calls (`refining`): such a plan comes at
+once.
+With an effort of "measure" or "patient" it is chosen by measured runs before the plan is used. The model
 (`overlap.timing.model`) is then fed with what `Trials` measures on the transform's own messages, and drops the
-candidates that it finds much slower than its best. The others run once, and the best few of them in
-turns for some rounds more. All ranks keep the one with the smallest median of the slowest rank's times;
-a simpler one wins a near tie.
+candidates that it finds much slower than its best. The others run once, and the best few of them in turns for some
+rounds more. All ranks keep the one with the smallest median of the slowest rank's times; a simpler one wins a near tie.
 
 Where there is nothing to hide, or the mode was requested by name, nothing is measured: rules of thumb
 fill in what is missing.
@@ -25,7 +25,7 @@ from ...timing.turns import fastest
 from .candidates import DEPTH, Tunable
 from .expected import Expected
 from .plan_cache import PlanCache
-from .refining import Refinement
+from .refining import Choice, Refinement
 from .settings import Settings, Trial
 from .trials import Trials, on_trial
 
@@ -51,10 +51,11 @@ def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = N
     with on_trial(transform, "planning"):
         candidates = transform.candidates(transform, requested)
         known = memory and memory.settings(transform.name)
+        choice: Choice | None = None
         if requested.wait != "auto" or not candidates.hides:
             chosen = candidates.default()
         elif known:
-            chosen = known[0]
+            chosen, choice = known[0], memory.choice(transform.name) if memory else None
         elif requested.effort in MEASURED:
             with _progress_line(transform):
                 chosen, transform.trials = planned(Trials(candidates))
@@ -64,13 +65,19 @@ def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = N
     transform.configure(chosen)
     if transform.trials and memory is not None:
         memory.keep(transform.name, chosen, len(transform.trials))
-    if len(entrants) > 1:
+    if len(entrants) > 1 or choice is not None:
 
-        def keep(settings: Settings) -> None:
+        def keep(found: Choice) -> None:
             if memory is not None:
-                memory.keep(transform.name, settings, len(transform.trials))
+                memory.keep(transform.name, found.settings, len(transform.trials), found)
 
-        transform.refinement = Refinement(transform, entrants, candidates.late_shares, keep)
+        transform.refinement = Refinement(
+            transform,
+            lambda: entrants or Expected(candidates).entrants(),
+            candidates.late_shares,
+            keep,
+            choice,
+        )
 
 
 def use_settings(transform: Tunable, requested: Settings, settings: Settings) -> None:

@@ -41,12 +41,14 @@ from ... import files
 from ...arrays import checked
 from ...errors import InputError
 from ...files import user_folder
+from .refining import Choice
 from .settings import Settings, Tuned, settings_problem
 
 FORMAT, VERSION = "overlap-tuning", 2
 KEPT = 1000  # files of a cache, of some 10 KiB
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
+_COMPARED = ("second", "seconds", "processes")  # of a `Choice`
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -145,9 +147,10 @@ def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, s
     )
 
 
-def record(settings: Settings, tuned: Tuned) -> dict:
-    """One transform's part of an entry."""
-    return asdict(settings) | asdict(tuned)
+def record(settings: Settings, tuned: Tuned, choice: Choice | None = None) -> dict:
+    """One transform's part of an entry; in a cache with what its settings were compared with."""
+    compared = {} if choice is None else {name: asdict(choice)[name] for name in _COMPARED}
+    return asdict(settings) | asdict(tuned) | compared
 
 
 def settings_of(values: dict) -> tuple[Settings, Tuned]:
@@ -156,6 +159,14 @@ def settings_of(values: dict) -> tuple[Settings, Tuned]:
         Settings(**{field.name: values[field.name] for field in fields(Settings)}),
         Tuned(**{field.name: values[field.name] for field in fields(Tuned)}),
     )
+
+
+def choice_of(values: dict) -> Choice | None:
+    """Return what the settings of one transform's part of an entry were compared with; None: it does not tell."""
+    if "second" not in values:
+        return None
+    second = values["second"] and Settings(**values["second"])
+    return Choice(settings_of(values)[0], second, values["seconds"], values["processes"])
 
 
 def _key(entry: dict) -> tuple[dict, dict]:
@@ -193,13 +204,26 @@ def _problem(entry: object) -> str | None:
                 return f"a {part} whose {name!r} is neither a value nor a list of values"
     for name, values in entry["transforms"].items():
         known = {field.name for kind in (Settings, Tuned) for field in fields(kind)}
-        if not isinstance(values, dict) or set(values) != known:
+        if not isinstance(values, dict) or set(values) not in (known, known | set(_COMPARED)):
             return f"settings of {name!r} that lack something, or have too much"
         settings, tuned = settings_of(values)
-        problem = settings_problem(settings, complete=True) or _gain_problem(tuned)
+        problem = settings_problem(settings, complete=True) or _gain_problem(tuned) or _choice_problem(values)
         if problem is not None:
             return f"settings of {name!r} that make no sense: {problem}"
     return None
+
+
+def _choice_problem(values: dict) -> str | None:
+    if "second" not in values:
+        return None
+    second, seconds, processes = (values[name] for name in _COMPARED)
+    if second is not None and not (isinstance(second, dict) and set(second) == {one.name for one in fields(Settings)}):
+        return f"expected second to be settings or nothing, received {_short(second)}"
+    if type(seconds) is not float or not 0 < seconds < math.inf:
+        return f"expected seconds to be a positive number, received {_short(seconds)}"
+    if type(processes) is not int or not 1 <= processes < 2**31:
+        return f"expected processes to be a number of them, received {_short(processes)}"
+    return None if second is None else settings_problem(Settings(**second), complete=True)
 
 
 def _gain_problem(tuned: Tuned) -> str | None:
