@@ -387,6 +387,8 @@ def _problem(fields: list[Any], comm: MPI.Intracomm, copies: Any) -> str | None:
             return (
                 f"expected fields to be DistArrays over the ranks of one communicator, received {repr_of(field):.100}"
             )
+        if field.dtype.hasobject:
+            return f"expected fields without Python's objects, received {field.dtype}"
     try:
         fits = not isinstance(copies, bool) and 0 <= index(copies) < comm.size
     except TypeError:

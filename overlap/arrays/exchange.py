@@ -33,6 +33,12 @@ def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
     return None
 
 
+def refuse_objects(dtype: Any) -> None:
+    """Raise an `InputError`, on this rank, where elements are Python's objects, which other ranks do not have."""
+    if np.dtype(dtype).hasobject:
+        raise InputError(f"expected an array without Python's objects, received {np.dtype(dtype)}")
+
+
 def dtype_sent(dtype: Any, exchange: str | None) -> np.dtype:
     """Return the type in which numbers of a dtype travel."""
     given = np.dtype(dtype)

@@ -12,7 +12,7 @@ from ..errors import InputError, repr_of
 from ..masks import refuse_masks
 from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
-from .exchange import exchange_problem, mpi_type, rounded
+from .exchange import exchange_problem, mpi_type, refuse_objects, rounded
 from .storage import collective_section
 from .topology import same_ranks
 from .weights import checked, checked_shares
@@ -106,6 +106,7 @@ def redistribute(
         Its place.
     """
     with collective_section(comm) as agreed:
+        refuse_objects(local.dtype)
         if problem := exchange_problem(exchange, local.dtype):
             raise InputError(problem)
         there, said = split_as(comm, where, axes, grid, weights, shares)

@@ -25,19 +25,21 @@ Array = np.ndarray[Any, Any]
 
 def total(comm: Any, local: Array, where: Distribution) -> Any:
     """Sum all elements of the global array (collective); see `DistArray.global_sum`."""
-    return _combined(comm, where, lambda: _sum(local), sum, np.sum(np.empty(0, local.dtype)).dtype)
+    dtype = None if _problem(local) else np.sum(np.empty(0, local.dtype)).dtype
+    return _combined(comm, where, lambda: _sum(local), sum, dtype, problem=_problem(local))
 
 
 def mean(comm: Any, local: Array, where: Distribution) -> Any:
     """Average all elements of the global array (collective); see `DistArray.global_mean`."""
     count = prod(where.global_shape)
-    found = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count)
+    found = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local))
     return _typed(found / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
 
 
 def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
     """Find the largest or smallest element of the global array (collective): `reduce` is `numpy.max` or `numpy.min`."""
-    return _combined(comm, where, lambda: reduce(local), reduce, local.dtype, empty=not prod(where.global_shape))
+    empty = not prod(where.global_shape)
+    return _combined(comm, where, lambda: reduce(local), reduce, local.dtype, empty=empty, problem=_problem(local))
 
 
 def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
@@ -50,20 +52,23 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
             return np.max(np.abs(local))
         return sum((_sum(_squares(part)) for part in _real_parts(local)), start=np.float64(0))
 
-    dtype = np.abs(np.empty(0, local.dtype)).dtype
-    known = np.isscalar(order) and order in (1, 2, np.inf)
-    problem = None if known else f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
+    problem = _problem(local)
+    dtype = np.dtype(float) if problem else np.abs(np.empty(0, local.dtype)).dtype
+    if not (np.isscalar(order) and order in (1, 2, np.inf)):
+        problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
     found = _combined(comm, where, of_part, np.max if order == np.inf else sum, None, problem=problem, ord=order)
     return _typed(np.sqrt(found) if order == 2 else found, dtype if dtype.kind == "f" else np.dtype(float))
 
 
 def product(comm: Any, local: Array, where: Distribution, other: Any) -> Any:
     """Compute the scalar product of two global arrays, the first one conjugated (collective)."""
-    problem = None
+    problem: str | None
     if not isinstance(other, PlacedArray):
         problem = f"expected a DistArray, received {type(other).__name__}"
     elif other.distribution != where or not same_ranks(other.comm, comm):
         problem = f"expected a DistArray of {where} over the same ranks, received one of {other.distribution}"
+    else:
+        problem = _problem(local) or _problem(np.asarray(other))
     return _combined(comm, where, lambda: _sum(np.conj(local) * np.asarray(other)), sum, None, problem=problem)
 
 
@@ -102,6 +107,11 @@ def _combined(
             f"expected parts that make up the global array, {prod(where.global_shape)} elements, received {covered}"
         )
     return _typed(combine(list(parts.values())), dtype)
+
+
+def _problem(local: Array) -> str | None:
+    """Say why an array cannot be reduced, or None."""
+    return f"expected an array of numbers, received {local.dtype}" if local.dtype.kind in "OSUV" else None
 
 
 def _bounds(box: Sequence[slice]) -> tuple[tuple[int, int], ...]:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from ..errors import InputError, RankError, formatted, text_of
 from ..files import ErrorKeepingFile, replacing
 from .distribution import Distribution
+from .exchange import refuse_objects
 from .partition import length_of
 
 
@@ -84,6 +85,7 @@ def save(
     """Write an array to a new file (collective); see `DistArray.save`."""
     with collective_section(comm) as agreed:
         h5py = hdf5()
+        refuse_objects(local.dtype)
         axes = axes_of(where.global_shape, name, dims, coords)
         agreed.update(
             path=os.fspath(path), dtype=local.dtype.str, global_shape=where.global_shape, **described(name, axes)

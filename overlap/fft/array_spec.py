@@ -222,7 +222,9 @@ class ArraySpec:
         with collective_section(self.comm) as agreed:
             coordinates = self.grid(lengths)
             agreed.update(lengths=box_lengths(lengths, self.dimensions))
-            values = np.asarray(function(*coordinates))
+            returned = function(*coordinates)
+            refuse_masks(values=returned)
+            values = np.asarray(returned)
             if not np.can_cast(values.dtype, self.dtype, "same_kind"):
                 raise InputError(f"expected values that can be cast to {self.dtype}, received {values.dtype}")
             try:

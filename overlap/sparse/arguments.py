@@ -13,8 +13,10 @@ TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
 def supported(values: np.ndarray) -> np.ndarray:
-    """Convert numbers of half precision or another byte order to a type that is computed in, which changes none."""
+    """Convert integers, numbers of half precision and of another byte order to a type that is computed in."""
     kind = values.dtype.newbyteorder("=")
+    if kind.kind in "biu":
+        kind = np.dtype(float)
     return values.astype(np.float32 if kind == np.float16 else kind, copy=False)
 
 

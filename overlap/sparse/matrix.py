@@ -47,7 +47,8 @@ class Matrix(CollectiveContext):
     rows, columns : array of int
         Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
     values : array, (entries,) or (entries, b, b)
-        Real or complex floating-point numbers of 4 or 8 bytes each part; half precision becomes ``f4``.
+        Real or complex floating-point numbers of 4 or 8 bytes each part; half precision becomes ``f4``, integers
+        become ``f8``.
     count : int
         Rows (of blocks) of this rank, any number.
     transport, deadline_s

@@ -75,7 +75,7 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
     if values.ndim not in (1, 3) or (values.ndim == 3 and values.shape[1] != values.shape[2]):
         return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
     if values.dtype.kind not in "fc":
-        return f"expected floating-point values, received {values.dtype}"
+        return f"expected values that are numbers, received {values.dtype}"
     if not rows.shape == columns.shape == values.shape[:1]:
         return (
             f"expected a row and a column for each of {len(values)} values, received arrays of shapes "

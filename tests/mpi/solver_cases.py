@@ -322,7 +322,7 @@ def types(comm):
             assert found.x.dtype.kind == "c" and found.converged
     for text, values in (
         ("expected values of one of float32, float64, complex64, complex128, received", np.ones(1, "g")),
-        ("expected floating-point values, received object", np.ones(1, object)),
+        ("expected values that are numbers, received object", np.ones(1, object)),
     ):
         raises_everywhere(comm, InputError, text, lambda: Matrix(comm, [comm.rank], [comm.rank], values, 1))
     with Matrix.from_scipy(comm, whole[here]) as A, A.astype("c8") as B:

@@ -312,7 +312,7 @@ def errors(comm):
         (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
         ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
         ("a matrix of at least one row, received none", lambda: Matrix(comm, [], [], np.ones(0), 0)),
-        ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
+        ("expected values that are numbers, received <U1", lambda: Matrix(comm, [0], [0], np.array(["1"]), 2)),
         (
             "expected values to be an array without a mask",
             lambda: Matrix(comm, [0], [0], np.ma.array(one) if last else one, 2),
