@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown
+from .engine.kinds import REAL_KINDS
 from .function import dealias_problem
 
 SIDES = ("real", "spectrum")
@@ -46,6 +47,12 @@ class ArrayLayout:
         of the arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They
         go before the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own, axes
         are split in proportion to them. The record keeps them as tuples.
+    modes : tuple of int, optional
+        How many modes of each transformed axis the spectrum keeps; all by default. Of m these are, in `numpy.fft`'s
+        order, those of m points: 0, 1, ... and ..., -2, -1, at most (m - 1) // 2 in magnitude; 0 to (m - 1) // 2 along
+        the axis of half a spectrum. The Nyquist mode of an even m has no partner, and is zero. The others are computed
+        no further than along the first axis that drops them, and never sent; `backward` takes them for zeros. Values
+        are those of the transform of all points.
 
     Examples
     --------
@@ -61,12 +68,14 @@ class ArrayLayout:
     dealias: str | tuple[int, ...] | None = None
     weights: Weights | Literal["measure"] = None
     shares: Mapping[str, Mapping[int, Sequence[int]]] | tuple[Any, ...] | None = None
+    modes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         # numpy's integers become Python's: records that are equal look alike on all ranks.
         object.__setattr__(self, "grid", integers(self.grid) or self.grid)
         if not isinstance(self.dealias, str):
             object.__setattr__(self, "dealias", integers(self.dealias) or self.dealias)
+        object.__setattr__(self, "modes", integers(self.modes) or self.modes)
         object.__setattr__(self, "shares", _as_tuples(self.shares))
 
     @property
@@ -117,10 +126,30 @@ def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
 
 
 def lying_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[str, ...]) -> str | None:
-    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` of these points and kinds shall lie, or None."""
+    """Say what is wrong with how the arrays of a plan shall lie which transforms axes of these points and kinds, or
+    None.
+    """
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
-    return choice_problem(order=(layout.order, ORDERS)) or dealias_problem(points, layout.dealias, kinds)
+    return (
+        choice_problem(order=(layout.order, ORDERS))
+        or dealias_problem(points, layout.dealias, kinds)
+        or _modes_problem(layout, points, kinds)
+    )
+
+
+def _modes_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[str, ...]) -> str | None:
+    modes = layout.modes
+    if modes is None:
+        return None
+    counts = integers(modes)
+    if counts is None or len(counts) != len(points) or not all(1 <= m <= n for m, n in zip(counts, points)):
+        return f"expected modes to be None, or from 1 to {points} for each transformed axis, received {shown(modes)}"
+    if layout.dealias is not None:
+        return f"expected modes or dealias, received both: {modes} and {layout.dealias}"
+    if walls := [kind for kind, n, m in zip(kinds, points, counts) if kind in REAL_KINDS and n != m]:
+        return f"expected all modes along axes of {' and '.join(map(repr, walls))}, received modes={modes} of {points}"
+    return None
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

@@ -146,7 +146,7 @@ class Bracket(Plan):
             problem = (
                 _problem(sizes, shape, spacing, points)
                 or problem
-                or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias", "shares"))
+                or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias", "shares", "modes"))
                 or _settings_problem(requested)
                 or exchange_problem(exchange)
                 or _disagreement("shape", [sizes for sizes, _ in same])

@@ -63,9 +63,9 @@ class FFTN(FourierPlan):
         What is made along each of `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split
         has FFTs.
     layout : ArrayLayout or dict, optional
-        The process grid, `restore`, and weights of the ranks. ``order="transposed"`` leaves modes of an axis that stays
-        split as they come: those 0, r, 2 r, ... first, then 1, r + 1, ...; `wavenumbers` has them. On one rank both
-        orders are the natural one.
+        The process grid, `restore`, and shares of the ranks; `modes`, a number for each of `axes`.
+        ``order="transposed"`` leaves modes of an axis that stays split as they come: those 0, r, 2 r, ... first, then
+        1, r + 1, ...; `wavenumbers` has them. On one rank both orders are the natural one.
     settings, tuning, exchange
         As for `FFT2`.
 
@@ -160,7 +160,7 @@ class FFTN(FourierPlan):
                 f"expected complex data, or axis {self._half}, of half the spectrum, to be whole, received "
                 f"split={chosen}"
             )
-        s = self._lengths_wanted
+        s, modes = self._lengths_wanted, integers(layout.modes)
         if s is not None and (len(s) != len(wanted) or min(s) < 1):
             return f"expected s to be None or {len(wanted)} positive integers, one for each of axes, received {s}"
         sizes = grid or self._even_grid(chosen)
@@ -172,6 +172,8 @@ class FFTN(FourierPlan):
                 self._factors[axis] = pair
                 if s is not None and s[wanted.index(axis)] != length:
                     return f"expected s to be {length} along axis {axis}, which stays split, received {shown(s)}"
+                if modes and len(modes) == len(wanted) and modes[wanted.index(axis)] != length:
+                    return f"expected all {length} modes along axis {axis}, which stays split, received modes={modes}"
             elif len(chosen) == count and kinds[axis] != "c2c":
                 return f"expected FFTs along axis {axis}, which stays split over {size} ranks, received {kinds[axis]!r}"
             elif len(chosen) == count:  # nothing else is there to be split
@@ -201,7 +203,7 @@ class FFTN(FourierPlan):
         self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]  # of every axis, after the batch
         return self.grid
 
-    def _resolved(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
         found = list(lengths)
         for axis, length in zip(self._wanted or (), self._lengths_wanted or ()):
             found[axis] = length

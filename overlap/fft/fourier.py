@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -83,19 +83,22 @@ class FourierPlan(Plan):
             if not problem:
                 names = tuple(self._names[place] for place in places)
                 problem = kinds_problem(chosen, [lengths[place - count] for place in places], dtype, names)
-            of_axes = ("c2c",) * count if problem else _spread(chosen, places, count)
+            of_axes = ("c2c",) * count if problem else _spread(chosen, places, ("c2c",) * count)
+            all_points: Any = () if problem else self._points_of(lengths[-count:])
             problem = (
                 problem
                 or choice_problem(norm=(norm, NORMS))
                 or exchange_problem(exchange, dtype)
                 or self._grid_problem(arrays, of_axes)
-                or lying_problem(arrays, lengths[-count:], of_axes)
+                or lying_problem(arrays, tuple(all_points[place] for place in places), chosen)
                 or settings_problem(requested)
                 or path_problem(path)
                 or memory_problem(
                     2
                     * local_nbytes(
-                        lengths[:-count] + fine_points(lengths[-count:], arrays.dealias), dtype, self.comm.size
+                        lengths[:-count] + tuple(map(max, lengths[-count:], fine_points(all_points, arrays.dealias))),
+                        dtype,
+                        self.comm.size,
                     )
                 )
             )
@@ -115,8 +118,12 @@ class FourierPlan(Plan):
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
             self._norm, self._kinds, self.exchange = norm, of_axes, exchange
-            self._batch, self._points = self._shape[:-count], self._resolved(self._shape[-count:])
-            self._fine = fine_points(self._points, arrays.dealias)
+            self._batch = self._shape[:-count]
+            # Points whose modes arrays have, of the plan's grid in real space, and of which numbers are those.
+            self._all_points = self._points = all_points
+            if arrays.modes:
+                self._points = _spread(arrays.modes, places, all_points)
+            self._fine = all_points if arrays.modes else fine_points(all_points, arrays.dealias)
             self._cut: tuple[int, ...] = self._points  # lengths of axes as they are transformed
             self._transposed, self._requested = arrays.order == "transposed", requested
             plan = self._look_up(
@@ -132,6 +139,7 @@ class FourierPlan(Plan):
                 exchange=exchange,
                 **{name: str(value) for name, value in self._own_options().items()},
                 **({"kinds": list(chosen)} if self._walls else {}),
+                **({"modes": list(arrays.modes)} if arrays.modes else {}),
             )
             self._layout = replace(arrays, weights=self._weights)
             self._grid = self._choose_grid()
@@ -287,10 +295,11 @@ class FourierPlan(Plan):
         )
 
     def _scale(self, forward: bool, fine: Sequence[int]) -> float:
-        lines = self._lines(fine).values()
-        resolved = float(np.prod([period_of(line.kind, line.points) for line in lines], dtype=object))
-        there = float(np.prod([period_of(line.kind, line.fine) for line in lines], dtype=object))
-        return resolved**-self._power * resolved / there if forward else resolved ** (self._power - 1.0)
+        own, there = (
+            float(np.prod([period_of(line.kind, line.fine) for line in self._lines(points).values()], dtype=object))
+            for points in (self._all_points, fine)
+        )
+        return own**-self._power * own / there if forward else own ** (self._power - 1.0)
 
     def _staged_of(
         self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
@@ -446,7 +455,7 @@ class FourierPlan(Plan):
             box = box_lengths(lengths, len(self._points))
             problem = self._operators_problem() or dealias_problem(self._points, dealias, self._kinds)
             self.runtime.preflight(problem, lengths=box, dealias=dealias)
-        points = float(np.prod(self._points, dtype=object))
+        points = float(np.prod(self._all_points, dtype=object))
         return SpectralOperators(self, self._points, self._kinds, points ** (2 * self._power - 2), box, dealias)
 
     def _shapes(self) -> tuple[Any, ...]:
@@ -489,8 +498,8 @@ class FourierPlan(Plan):
         """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
         raise NotImplementedError
 
-    def _resolved(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the points of the resolved grid, of the lengths in the shape."""
+    def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the points of the transforms, of the lengths in the shape."""
         return lengths
 
     def _turned(self) -> int | None:
@@ -502,10 +511,13 @@ class FourierPlan(Plan):
         return False
 
 
-def _spread(kinds: Sequence[str], places: Sequence[int], count: int) -> tuple[str, ...]:
-    """Return the kinds of all axes, where some are transformed."""
-    found = dict(zip(places, kinds))
-    return tuple(found.get(place, "c2c") for place in range(count))
+T = TypeVar("T")
+
+
+def _spread(values: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
+    """Return values of all axes: those of the axes at some places, and what the others have."""
+    found = dict(zip(places, values))
+    return tuple(found.get(place, other) for place, other in enumerate(others))
 
 
 def mode_numbers(kind: str, points: int) -> np.ndarray:

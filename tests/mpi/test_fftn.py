@@ -14,6 +14,11 @@ def test_along_any_axes(ranks):
     jobs.run_job(CASES, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_some_modes(ranks):
+    jobs.run_job("modes_cases:modes,refused", ranks)
+
+
 def test_under_open_mpi(openmpi):
     jobs.run_job("fftn_cases:dimensions,splits,staying", 2, mpi="openmpi")
 
