@@ -190,7 +190,7 @@ class FFTN(FourierPlan):
         """Return the axes that are split in real space."""
         if self._wanted_split is not None:
             return self._wanted_split
-        wanted: Any = self._wanted
+        wanted = self._transformed_axes()
         spare = [axis for axis in range(len(self._names)) if axis not in wanted]
         enough = [axis for axis in spare if self._lengths_given[axis] >= self.comm.size]
         return (enough[0] if enough else wanted[0],)
@@ -230,15 +230,11 @@ class FFTN(FourierPlan):
             if self._grid[dimension] > 1 or len(self._grid) == 1:  # as of `FFT3`
                 splits[self._at[axis]] = dimension
         self._here = Layout(tuple(splits), self._grid, self._weights)
-        wanted: Any = self._wanted
-        whole, apart = ([axis for axis in wanted if (axis in self._factors) == apart] for apart in (False, True))
-        self._way, self._there = _route(
-            [self._at[axis] for axis in whole],
-            [self._at[axis] for axis in apart],
-            self._here,
-            self._layout.restore,
-            self._transposed,
+        whole, apart = (
+            [self._at[axis] for axis in self._transformed_axes() if (axis in self._factors) == apart]
+            for apart in (False, True)
         )
+        self._way, self._there = _route(whole, apart, self._here, self._layout.restore, self._transposed)
         self._place_arrays(())
 
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
@@ -342,11 +338,10 @@ class FFTN(FourierPlan):
         return self._act(function, (inputs, outputs, 0), dealias, problem=problem)
 
     def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
-        wanted: Any = self._wanted
-        return super()._pointwise(
-            function,
-            tuple(length if axis in wanted else self._points[axis] for axis, length in enumerate(fine)),
-        )
+        there = [*self._points]
+        for axis in self._transformed_axes():
+            there[axis] = fine[axis]
+        return super()._pointwise(function, tuple(there))
 
 
 def _places(axes: Any, count: int) -> tuple[int, ...] | None:

@@ -1,0 +1,220 @@
+"""What is asked of a function of `overlap.fft`: checked, and in the terms of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..arrays import DistArray, Distribution, block
+from ..errors import InputError
+from ..runtime import Runtime
+from .arguments import NORMS, axes_of_array, choice_problem, integers, shown
+from .array_spec import ArraySpec
+from .engine.fftw import complex_of
+from .engine.six_step import two_factors
+from .fftn import staying_split
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the functions."""
+
+    name: str
+    forward: bool
+    real: bool
+    count: int | None  # of axes, by default
+
+    def real_split(self, axes: tuple[int, ...], held: int, stays: bool) -> int | None:
+        """Return the axis that is split in real space, where the argument is split along `held`; None if there is none.
+
+        An axis that is not transformed stays split. Others change places in the exchange, or stay: see `FFTN`.
+        """
+        if held not in axes or (stays and not (self.real and held == axes[-1])):
+            return held
+        if self.forward:
+            return None if self.real and held == axes[-1] else held
+        if held == axes[-1]:
+            return axes[0] if len(axes) > 1 else None
+        return axes[-1] if held == axes[-2] and not self.real else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one rank asks for, checked as far as a rank can do that alone.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the local part.
+    where : Distribution or None
+        How the array is distributed, if it knows that.
+    held : int
+        The axis along which `x` is split.
+    axes : tuple of int
+        Those that are transformed.
+    usual : bool
+        An `FFT2` or `FFT3` serves the request.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    where: Distribution | None
+    held: int
+    axes: tuple[int, ...]
+    usual: bool
+    s: tuple[int, ...] | None
+    norm: str | None
+    workers: int
+
+    def agreed(self) -> dict[str, Any]:
+        """Return what must be the same on all ranks, by the arguments' names."""
+        shape = list(self.shape) if self.where is None else list(self.where.global_shape)
+        if self.where is None:
+            shape[self.held] = -1
+        return {
+            "x": "an ndarray" if self.where is None else "a DistArray",
+            "shape of x": shape,
+            "dtype of x": self.dtype.str,
+            "axes": self.axes,
+            "split": self.held,
+            "s": self.s,
+            "norm": self.norm,
+            "workers": self.workers,
+        }
+
+
+def serving_split(kind: Kind, request: Request, shape: tuple[int, ...], ranks: int) -> int:
+    """Return the axis along which the `FFTN` that serves a request is split in real space, of that global shape."""
+    if ranks == 1:
+        return request.axes[0]
+    serving = kind.real_split(request.axes, request.held, stays_split(request, shape, ranks))
+    if serving is None:
+        raise InputError(
+            f"expected x to be split along another axis for {kind.name} along {request.axes}, received one split along "
+            f"axis {request.held}: use DistArray.redistribute"
+        )
+    return serving
+
+
+def stays_split(request: Request, shape: tuple[int, ...], ranks: int) -> bool:
+    """Tell whether the axis that is split stays so while it is transformed, in shares that may not be even."""
+    apart = staying_split(shape, request.axes, (request.held,), (ranks,))
+    return bool(apart) and (len(shape) == 1 or two_factors(shape[request.held], ranks) is not None)
+
+
+def fitted(spec: ArraySpec, given: np.ndarray, request: Request, shape: tuple[int, ...]) -> DistArray:
+    """Return an array of some global shape in the lengths of a plan's arrays: zeros are added, or the ends cut off."""
+    if request.where is not None:
+        parts = list(request.where.local_slice)
+    else:
+        parts = [slice(0, length) for length in shape]
+        parts[request.held] = block(shape[request.held], spec.comm.size)[spec.comm.rank]
+    where = []
+    for part, length, wanted in zip(parts, shape, spec.global_shape):
+        start = min(part.start, wanted) if part.start < length else wanted
+        where.append(slice(start, wanted if part.stop == length else max(start, min(part.stop, wanted))))
+    found = np.zeros([part.stop - part.start for part in where], given.dtype)
+    kept = tuple(slice(0, min(lengths)) for lengths in zip(given.shape, found.shape))
+    found[kept] = np.asarray(given)[kept]
+    return DistArray(found, spec.comm, spec.global_shape, (request.held,), where)
+
+
+def request_of(
+    kind: Kind,
+    array: np.ndarray,
+    ranks: int,
+    s: Sequence[int] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+    workers: int | None,
+    split: int | None,
+) -> Request:
+    """Check the arguments of this rank."""
+    dimensions = array.ndim
+    lengths = None if s is None else integers(s) or ()
+    if axes is None:
+        axes = range(-dimensions if lengths is None else -len(lengths), 0)
+    chosen = axes_of_array(axes, dimensions)
+    if chosen is None:
+        raise InputError(
+            f"expected axes from {-dimensions} to {dimensions - 1}, one or more and each once, received "
+            f"axes={shown(axes)}"
+        )
+    count = len(chosen)
+    if problem := choice_problem(norm=(norm, NORMS)):
+        raise InputError(problem)
+    if lengths is not None and (len(lengths) != count or min(lengths) < 1):
+        raise InputError(f"expected s to be {count} positive integers or None, received {shown(s)}")
+    if array.dtype.kind not in "?biufc":
+        raise InputError(f"expected an array of numbers, received {array.dtype}")
+    if kind.real and kind.forward and array.dtype.kind == "c":
+        raise InputError(f"expected a real array, received {array.dtype}")
+    where = array.distribution if isinstance(array, DistArray) else None
+    in_order = count in (2, 3) and chosen == tuple(range(dimensions - count, dimensions))
+    usual = chosen[1 if in_order and not kind.forward else 0]  # where the plans for the last axes have it split
+    held = usual
+    if split is not None:
+        try:
+            held = range(dimensions)[index(split)]
+        except (TypeError, IndexError):
+            raise InputError(
+                f"expected split to be one of {dimensions} axes, or None, received {shown(split)}"
+            ) from None
+    if ranks > 1 and where is not None:
+        if len(where.axes) != 1:
+            raise InputError(
+                f"expected x to be split along one axis, received one split along {where.axes}: use "
+                "DistArray.redistribute"
+            )
+        if split is not None and held != where.axes[0]:
+            raise InputError(f"expected split to be None or {where.axes[0]}, as of x, received split={split}")
+        (held,) = where.axes
+    elif ranks > 1 and not kind.forward and split is None and dimensions > 1:
+        given = usual if in_order else chosen[-1]
+        raise InputError(
+            "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
+            "array"
+            + f": what {kind.name.removeprefix('i')} gives is split along axis {given} of {dimensions}, split={given}"
+            * (count > 1)
+        )
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, Integral)):
+        raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
+    threads = 1 if workers is None else int(workers)
+    usually = in_order and (ranks == 1 or held == usual)
+    return Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads)
+
+
+def real_space(kind: Kind, request: Request, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and type in real space of the plan that is needed for an array of some global shape."""
+    lengths = list(held_shape)
+    if kind.real and not kind.forward:
+        lengths[request.axes[-1]] = 2 * (lengths[request.axes[-1]] - 1)
+    for axis, length in zip(request.axes, request.s or ()):
+        lengths[axis] = length
+    dtype = request.dtype.newbyteorder("=")
+    if dtype.kind not in "fc":  # as scipy does
+        dtype = np.dtype(float)
+    elif dtype == np.float16:
+        dtype = np.dtype(np.float32)
+    spectral = complex_of(dtype)
+    return tuple(lengths), np.empty(0, spectral).real.dtype if kind.real else spectral
+
+
+def global_shape_of(request: Request, runtime: Runtime) -> tuple[int, ...]:
+    """Find the shape of the whole array (collective)."""
+    if request.where is not None:
+        return request.where.global_shape
+    shape, axis = request.shape, request.held
+    lengths = runtime.coordinator.allgather(shape[axis])
+    total = sum(lengths)
+    if lengths != [part.stop - part.start for part in block(total, runtime.coordinator.size)]:
+        raise InputError(
+            f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
+            f"received {lengths}"
+        )
+    return (*shape[:axis], total, *shape[axis + 1 :])
