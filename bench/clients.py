@@ -1,10 +1,10 @@
-"""What clients of this library gain: fluidfft's FFT classes and fluidsim's solver ns3d, on ours and on their own.
+"""What clients of this library gain: those of fluidfft and of mpi4py-fft, on ours and on their own.
 
-    python bench/clients.py [--ranks 2] [--rounds 9] [--quick] [--out FILE.md]
+    python bench/clients.py [--ranks 2] [--rounds 9] [--clients NAME ...] [--quick] [--out FILE.md]
 
-All of fluidfft's classes that are installed are measured in one job, on the same fields. Rounds alternate, after those
-in which our plans choose their settings; medians of them are printed, and ratios to ours. fluidsim is measured where it
-is installed.
+Those that are installed are measured: all of fluidfft's FFT classes, fluidsim's solver ns3d, FFT operators of
+pylops-mpi, and a problem of pySDC. All columns of a row are measured in one job, on the same fields. Rounds alternate,
+after those in which our plans choose their settings; medians of them are printed, and ratios to ours.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from overlap.tools.bench.table import markdown
 FIELDS = ((64, 64, 64), (128, 128, 128), (1024, 1024), (2048, 2048))
 SOLVERS = (64, 128)
 SETTLING = 20  # first rounds, in which our plans compare settings
-OURS = "overlap"
+OURS, THEIRS = "overlap", "mpi4py-fft"
+CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC")
 
 
 def alternating(comm, runs, rounds, settling):
@@ -105,7 +106,60 @@ def steps(comm, points):
     return {column: sim.time_stepping.one_time_step for column, sim in sims.items()}, compare
 
 
-def measure(rounds, quick):
+def on_both(package, make):
+    """Make functions of a package that imports mpi4py-fft: on ours and on theirs, with the same results."""
+    import numpy as np
+
+    from overlap.compat.mpi4py_fft import stand_in
+
+    made = {}
+    for column in (THEIRS, OURS):
+        for name in [one for one in sys.modules if one.partition(".")[0] in ("mpi4py_fft", package)]:
+            del sys.modules[name]
+        if column == OURS:
+            stand_in()
+        made[column] = make()
+    ours, theirs = (np.asarray(made[column]()) for column in (OURS, THEIRS))
+    assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max()
+    return {column: made[column] for column in (OURS, THEIRS)}
+
+
+def operators(comm, shape):
+    """Functions that apply an FFT operator of pylops-mpi and its adjoint to a complex field."""
+
+    def made():
+        import numpy as np
+        from pylops_mpi import DistributedArray
+        from pylops_mpi.signalprocessing import MPIFFT2D, MPIFFTND
+
+        kind = MPIFFT2D if len(shape) == 2 else MPIFFTND
+        operator = kind(dims=shape, axes=tuple(range(len(shape))), base_comm=comm)
+        field = DistributedArray(global_shape=operator.shape[1], dtype=complex, base_comm=comm)
+        field[:] = np.random.default_rng(comm.rank).random(field.local_shape)
+        return lambda: (operator.H @ (operator @ field)).local_array
+
+    return on_both("pylops_mpi", made)
+
+
+def problems(comm, shape):
+    """Functions that make a step, of implicit and explicit Euler, of pySDC's nonlinear Schroedinger problem."""
+
+    def made():
+        from pySDC.implementations.problem_classes.NonlinearSchroedinger_MPIFFT import nonlinearschroedinger_imex
+
+        problem = nonlinearschroedinger_imex(nvars=shape, comm=comm)
+        field, step_s = problem.u_exact(0.0), 1e-3
+
+        def step():
+            explicit = problem.eval_f(field, 0.0).expl
+            return problem.solve_system(field + step_s * explicit, step_s, field, 0.0)
+
+        return step
+
+    return on_both("pySDC", made)
+
+
+def measure(rounds, quick, clients):
     """Time everything on this rank."""
     import mpi4py
 
@@ -114,12 +168,19 @@ def measure(rounds, quick):
 
     comm = MPI.COMM_WORLD
     settling = 2 if quick else SETTLING
-    for shape in FIELDS:
-        shape = tuple(length // 8 for length in shape) if quick else shape
-        found = alternating(comm, transforms(comm, shape), rounds, settling)
-        if comm.rank == 0:
-            launch.tell({f"fft and ifft, {' x '.join(map(str, shape))}": found})
-    for points in SOLVERS if find_spec("fluidsim") else ():
+    of_fields = {
+        "fluidfft": ("fft and ifft, {}", transforms, FIELDS),
+        "pylops_mpi": ("FFT operator of pylops-mpi and its adjoint, {}", operators, FIELDS[:3]),
+        "pySDC": ("step of pySDC's Schroedinger problem, {}", problems, FIELDS[:3]),
+    }
+    for client in clients:
+        for shape in of_fields[client][2] if client in of_fields else ():
+            shape = tuple(length // 8 for length in shape) if quick else shape
+            what, runs, _ = of_fields[client]
+            found = alternating(comm, runs(comm, shape), rounds, settling)
+            if comm.rank == 0:
+                launch.tell({what.format(" x ".join(map(str, shape))): found})
+    for points in SOLVERS if "fluidsim" in clients else ():
         runs, compare = steps(comm, points // 4 if quick else points)
         found = alternating(comm, runs, rounds, settling)
         compare()
@@ -131,15 +192,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--clients", nargs="+", choices=CLIENTS, default=[name for name in CLIENTS if find_spec(name)], metavar="NAME"
+    )
     parser.add_argument("--quick", action="store_true", help="small: only to see it work")
     parser.add_argument("--out", metavar="FILE.md", help="default: print it")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
-        measure(options.rounds, options.quick)
+        measure(options.rounds, options.quick, options.clients)
         return
     found = {}
-    command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds), *["--quick"] * options.quick]
+    command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds), "--clients", *options.clients]
+    command += ["--quick"] * options.quick
     if launch.run_ranks(command, ranks=options.ranks, deadline_s=900, on_line=launch.listening(found.update)):
         raise SystemExit("the ranks failed")
     columns = list(dict.fromkeys(name for times in found.values() for name in times))
