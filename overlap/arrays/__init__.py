@@ -6,7 +6,7 @@ from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
-from .layout import Layout, Transpose, box_shape, contiguous, offset
+from .layout import AxisSwap, Layout, box_shape, contiguous, offset
 from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
@@ -18,6 +18,7 @@ from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, checked_shares, combined, shares
 
 __all__ = [
+    "AxisSwap",
     "Blocks",
     "Box",
     "DeferredBlocks",
@@ -27,7 +28,6 @@ __all__ = [
     "MessageBoxes",
     "Neighbour",
     "StageAxes",
-    "Transpose",
     "TransposeBlocks",
     "Weights",
     "axis_names",

@@ -17,13 +17,13 @@ Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
-class Transpose:
+class AxisSwap:
     """An exchange: axis `joined`, split before, is whole after it; `split` the other way round."""
 
     joined: int
     split: int
 
-    def reversed(self) -> Transpose:
+    def reversed(self) -> AxisSwap:
         """Return the transpose that undoes this one."""
         return replace(self, joined=self.split, split=self.joined)
 
@@ -88,7 +88,7 @@ class Layout:
         """Shape of the rank's part of a global array of `shape`."""
         return tuple(map(length_of, self.local_slice(shape, coordinates)))
 
-    def transposed(self, transpose: Transpose) -> Layout:
+    def transposed(self, transpose: AxisSwap) -> Layout:
         """Return the layout after an exchange."""
         splits = list(self.splits)
         if splits[transpose.joined] is None or splits[transpose.split] is not None:

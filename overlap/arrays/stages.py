@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .layout import Transpose
+from .layout import AxisSwap
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class StageAxes:
     ----------
     first : tuple of int
         Axes transformed before the exchange, in order.
-    transpose : Transpose or None
+    transpose : AxisSwap or None
         None: the stage ends in the rank's own memory.
     then : tuple of int
         Axes transformed after it.
@@ -26,7 +26,7 @@ class StageAxes:
     """
 
     first: tuple[int, ...]
-    transpose: Transpose | None
+    transpose: AxisSwap | None
     then: tuple[int, ...]
     along: int
 
@@ -59,7 +59,7 @@ def stages(
     Parameters
     ----------
     route : list
-        Groups of axes (tuples) to transform, with a `Transpose` or None between each two; all axes of a
+        Groups of axes (tuples) to transform, with a `AxisSwap` or None between each two; all axes of a
         group are whole there. None puts an end to a stage where nothing is exchanged.
     axes : sequence of int
         The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed: stages

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .layout import Box, Layout, Transpose
+from .layout import AxisSwap, Box, Layout
 from .partition import block, length_of
 
 
@@ -35,7 +35,7 @@ class TransposeBlocks:
     Parameters
     ----------
     before : Layout
-    transpose : Transpose or None
+    transpose : AxisSwap or None
         None: nothing is exchanged, the array is only cut into units.
     shape : tuple of int
         Global shape at the exchange.
@@ -59,7 +59,7 @@ class TransposeBlocks:
     def __init__(
         self,
         before: Layout,
-        transpose: Transpose | None,
+        transpose: AxisSwap | None,
         shape: tuple[int, ...],
         coordinates: tuple[int, ...],
         along: int,

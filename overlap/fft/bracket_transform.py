@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Transpose, stages
+from ..arrays import AxisSwap, stages
 from ..runtime import AsyncComm, parallel, worker_index
 from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference, Buffers
@@ -41,7 +41,7 @@ def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage,
     -------
     (Stage, Stage)
     """
-    there, made = Transpose(KY, PLANES), []
+    there, made = AxisSwap(KY, PLANES), []
     wire = WireFormat(source.dtype, exchange if source.layout.grid[0] > 1 else None)
     early = not wire.rounds
     steps, _ = stages([(), there, (), there.reversed(), ()], (0,))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Transpose
+from ..arrays import AxisSwap
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.compiled_function import can_be_compiled
@@ -97,7 +97,7 @@ class FFT2(FourierPlan):
     def _route(self, forward: bool) -> list[Any]:
         if self.comm.size == 1:
             return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
-        there, again = Transpose(Y, X), Transpose(X, Y)
+        there, again = AxisSwap(Y, X), AxisSwap(X, Y)
         if self._layout.restore:
             return [(X,), there, (Y,), again, ()] if forward else [(), there, (Y,), again, (X,)]
         return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]

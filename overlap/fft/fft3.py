@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import Transpose
+from ..arrays import AxisSwap
 from ..arrays.exchange import dtype_sent
 from .array_layout import ArrayLayout, grid_problem
 from .fourier import FourierPlan
@@ -168,12 +168,12 @@ class FFT3(FourierPlan):
 
 def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> list[Any]:
     """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
-    over = Transpose(Y, X), Transpose(Z, Y)
+    over = AxisSwap(Y, X), AxisSwap(Z, Y)
     steps: list[Any] = [(X,), over[0], (Y,), over[1], (Z,)]
     if restore:
         steps += [over[1].reversed(), (), over[0].reversed(), ()]
     if not forward:
-        steps = [step.reversed() if isinstance(step, Transpose) else step for step in steps[::-1]]
+        steps = [step.reversed() if isinstance(step, AxisSwap) else step for step in steps[::-1]]
     route: list[Any] = [()]
     for group, transpose in zip(steps[::2], [*steps[1::2], None]):
         route[-1] += group

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import Layout, Transpose
+from ..arrays import AxisSwap, Layout
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
@@ -381,13 +381,13 @@ def _route(
     aligned = route[0][0] if route[0] else (free[0] if free else 0)
     there, begin = here, 1 + (4 if transposed else 6) * len(apart)
     for axis in apart[::-1]:
-        over = Transpose(axis, axis + 1)
+        over = AxisSwap(axis, axis + 1)
         route += [over, (axis,), TwiddledTranspose(axis + 1, axis), (axis + 1,)]
         if not transposed:
             route += [over, ()]
             there = there.transposed(over)
     for axis in split:
-        over = Transpose(axis, aligned)
+        over = AxisSwap(axis, aligned)
         there = there.transposed(over)
         route += [over, (axis,)]
         aligned = axis

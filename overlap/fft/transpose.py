@@ -21,7 +21,9 @@ from ..arrays.distribution import Placed
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.redistribution import split_as
 from ..errors import InputError
+from ..runtime.coordinator.arguments import count_problem
 from ..runtime.requests.operations import Operation
+from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
 from .on_runtime import OnRuntime, PlanComm
@@ -152,8 +154,15 @@ class Transpose(OnRuntime):
         -------
         tuple of ndarray
             A slot for the methods of `forward` and `backward`; make one for each slot of a pipeline.
+
+        Raises
+        ------
+        InputError
+            On this rank: `entries` is no positive integer.
         """
         self._check_in_use()
+        if entries is not None and (problem := count_problem("entries", entries)):
+            raise InputError(problem)
         kind, room = dtype_sent(self.dtype, self.exchange), self._chunk if entries is None else entries
         pairs = [way.buffers(kind, room) for way in self._ways]
         send, receive = (max(some, key=len) for some in zip(*pairs))
@@ -177,12 +186,17 @@ class Transpose(OnRuntime):
         )
 
 
-class TransposeDirection:
+class TransposeDirection(Uncopied):
     """One direction of a `Transpose`: call it with an array, or await it in slice programs.
 
     In a slice program ``await t.forward.apply(u[i], v[i], slot)`` moves an entry, with a slot of `Transpose.buffers`.
     To compute something meanwhile take it apart: `pack`, ``pending = await overlap.start(t.forward.operation(slot))``,
     then ``await pending`` and `unpack`. Where several entries travel together, arrays have one axis more, the first.
+
+    Attributes
+    ----------
+    source, target : ArraySpec
+        The arrays that go in, and come out.
 
     Examples
     --------
@@ -202,7 +216,7 @@ class TransposeDirection:
         self, plan: Transpose, name: str, crossing: Crossing, sides: tuple[ArraySpec, ArraySpec], settings: Settings
     ) -> None:
         self._plan, self._name, self._crossing = plan, name, crossing
-        self._from, self._to = sides
+        self.source, self.target = sides
         self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
         depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))
 
@@ -254,15 +268,15 @@ class TransposeDirection:
             On all ranks: an array does not fit; a number is too large for ``exchange="f4"``.
         """
         self._plan._check_in_use()
-        problem: str | Exception | None = self._from.problem(array, "an input")
+        problem: str | Exception | None = self.source.problem(array, "an input")
         result: Any = out
         if out is None:
             try:
-                result = self._to.empty()
+                result = self.target.empty()
             except Exception as error:  # on this rank alone, perhaps
                 problem = error
         elif problem is None:
-            problem = self._to.target_problem(out, "out")
+            problem = self.target.target_problem(out, "out")
             if problem is None and np.may_share_memory(array, out):
                 problem = "expected out to share no memory with an input, received arrays that do"
         arrays = () if problem else map(np.asarray, (array, result))
@@ -292,15 +306,22 @@ class TransposeDirection:
     def operation(self, slot: tuple[np.ndarray, np.ndarray], entries: int = 1) -> Operation:
         """Return the exchange of so many entries, to be awaited or started; for a skeleton, too.
 
+        Parameters
+        ----------
+        slot : tuple of ndarray
+        entries : int
+
+        Returns
+        -------
+        Operation
+
         Raises
         ------
         InputError
-            The slot has no room for so many.
+            In the slice: the slot has no room for so many.
         """
-        self._plan._check_in_use()
         self._fits(slot, entries)
-        operation: Operation = self._plan._comm.Alltoallv(*self._crossing.messages(*slot, entries))
-        return operation
+        return self._plan._comm.Alltoallv(*self._crossing.messages(*slot, entries))
 
     def unpack(self, slot: tuple[np.ndarray, np.ndarray], target: np.ndarray) -> None:
         """Store what `operation` has brought, as many entries as were packed.
@@ -321,7 +342,19 @@ class TransposeDirection:
         self._crossing.unpack(slot[1], entries)
 
     async def apply(self, source: np.ndarray, target: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
-        """Move entries, for slice programs: awaits one exchange; see `pack` and `unpack`."""
+        """Move entries, for slice programs: awaits one exchange; see `pack` and `unpack`.
+
+        Parameters
+        ----------
+        source, target : ndarray
+            An entry's local parts before and after, or those of several along a first axis.
+        slot : tuple of ndarray
+
+        Raises
+        ------
+        InputError
+            In the slice: as of `pack` and `unpack`.
+        """
         self.pack(source, slot)
         await self.operation(slot, len(self._several(source, 0)))
         self.unpack(slot, target)
@@ -355,6 +388,9 @@ class TransposeDirection:
 
     def _fits(self, slot: Any, entries: int) -> None:
         """Raise an error where a slot is none with room for so many entries: MPI would read or write beyond it."""
+        self._plan._check_in_use()
+        if problem := count_problem("entries", entries):
+            raise InputError(problem)
         needed, kind = self._crossing.sizes, dtype_sent(self._plan.dtype, self._plan.exchange)
         if not (
             isinstance(slot, tuple)

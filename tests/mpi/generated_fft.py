@@ -59,6 +59,10 @@ def bracket(lab: Lab) -> Any:
     return one
 
 
+def transpose(lab: Lab) -> Any:
+    return overlap.Transpose(lab.comm, (2, 4, 4), 1, 2)
+
+
 def whole(spec: Any, seed: int = 3) -> np.ndarray:
     """A global array of a spec's, alike on all ranks."""
     some = np.random.default_rng(seed).standard_normal((2, *spec.global_shape))
@@ -305,12 +309,60 @@ SUBJECTS = (
                     "buffers": one.buffers(),
                 },
                 legal={"compute": "a truth value", "buffers": OF_LAYERS},
-                run=lambda lab, function, *args, **kwargs: in_plan(lab, function, *args, **kwargs),
+                run=lambda lab, function, *args, **kwargs: in_program(lab.one.runtime, function, *args, **kwargs),
             ),
             "buffers": Call(local=True),
             "balance": Call(lambda lab, one: {"arrays": (filled(one.spectrum),)}, legal={"arrays": "any number"}),
             "describe": Call(local=True),
             "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
+        },
+    ),
+    Subject(
+        ("overlap.Transpose",),
+        make=transpose,
+        close=lambda lab, one: one.close(),
+        words=("plan", "Transpose"),
+        use=lambda lab, one: one.forward(filled(one.source)),
+        working=CLOSING,
+        functions={"Transpose": overlap.Transpose},
+        calls={
+            "Transpose": Call(
+                lambda lab, one: {
+                    "shape": (2, 4, 4),
+                    "source": 1,
+                    "target": {"axes": 2},
+                    "dtype": "f8",
+                    "settings": {"depth": 2},
+                    "exchange": "f4",
+                },
+                untold=NO_COMM,
+                legal={"dtype=None": "numpy's None is float64", "source=negative": "from the end", "settings=None": ""},
+                done=lambda plan: plan.close(),
+            ),
+            "buffers": Call(lambda lab, one: {"entries": 2}, local=True, legal={"entries=None": "the plan's"}),
+            "describe": Call(local=True),
+        },
+    ),
+    Subject(
+        ("overlap.fft.TransposeDirection",),
+        make=given_by(transpose, "forward"),
+        close=close_owner,
+        words=("plan", "Transpose", "runtime"),
+        use=("__call__",),
+        internal={"release": "for the plan"},
+        calls={
+            "__call__": Call(lambda lab, one: {"array": filled(one.source), "out": one.target.empty()}),
+            "pack": Call(lambda lab, one: {"source": filled(one.source), "slot": one._plan.buffers(2)}, local=True),
+            "operation": Call(lambda lab, one: {"slot": one._plan.buffers(2), "entries": 2}, local=True),
+            "unpack": Call(lambda lab, one: {"slot": one._plan.buffers(2), "target": one.target.empty()}, local=True),
+            "apply": Call(
+                lambda lab, one: {
+                    "source": filled(one.source),
+                    "target": one.target.empty(),
+                    "slot": one._plan.buffers(2),
+                },
+                run=lambda lab, function, *args, **kwargs: in_program(lab.one._plan.runtime, function, *args, **kwargs),
+            ),
         },
     ),
     Subject(
@@ -524,10 +576,10 @@ SUBJECTS = (
 )
 
 
-def in_plan(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Await in a program of the bracket's own runtime."""
+def in_program(runtime: overlap.Runtime, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Await in a program of a plan's own runtime."""
 
     async def program(z: int) -> None:
         await function(*args, **kwargs)
 
-    lab.one.runtime.pipelined(program, skeleton="agree")(range(1))
+    runtime.pipelined(program, skeleton="agree")(range(1))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import exhaustive
 
-from overlap.arrays import Layout, Transpose
+from overlap.arrays import AxisSwap, Layout
 from overlap.fft.arguments import kinds_of
 from overlap.fft.engine.axis import Axis, axes_of
 from overlap.fft.engine.buffers import ArrayReference, Buffers
@@ -303,7 +303,7 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
     rows, columns = Layout((None, split, None), (ranks,)), Layout((None, None, split), (ranks,))
     forward = direction.forward
     here, there = (rows, columns) if forward else (columns, rows)
-    over = Transpose(Y, X) if forward else Transpose(X, Y)
+    over = AxisSwap(Y, X) if forward else AxisSwap(X, Y)
     first, then = ((X,), (Y,)) if forward else ((Y,), (X,))
     kind = dtype if forward else complex_of(dtype)
     result_kind = complex_of(dtype) if forward else dtype

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.arrays import (
+    AxisSwap,
     DeferredBlocks,
     Layout,
-    Transpose,
     TransposeBlocks,
     axis_names,
     chunks,
@@ -48,7 +48,7 @@ def problems(draw):
     collective_section = draw(st.just([]) | st.lists(st.integers(1, 3), min_size=axes, max_size=axes))
     return (
         Layout(tuple(splits), grid, weights and tuple(weights), tuple(collective_section)),
-        Transpose(joined, split),
+        AxisSwap(joined, split),
         shape,
         along,
     )
@@ -127,7 +127,7 @@ def test_contiguous_boxes(bounds):
 def test_indices_that_stay_together():
     layout = Layout((0, None), (3,), multiples=(2, 1))
     assert layout.parts((9, 4), 0) == [slice(0, 4), slice(4, 8), slice(8, 9)]
-    assert layout.transposed(Transpose(0, 1)).parts((9, 4), 1) == [slice(0, 2), slice(2, 3), slice(3, 4)]
+    assert layout.transposed(AxisSwap(0, 1)).parts((9, 4), 1) == [slice(0, 2), slice(2, 3), slice(3, 4)]
     assert replace(layout, weights=(1, 3, 1)).parts((9, 4), 0) == [slice(0, 2), slice(2, 8), slice(8, 9)]
     assert Layout((0, None), (4,), multiples=(2, 1)).parts((5, 4), 0) == [
         slice(0, 2),
@@ -139,27 +139,27 @@ def test_indices_that_stay_together():
 
 def test_layout_swaps():
     layout = Layout((None, 1, 0, None), (3, 2))
-    after = layout.transposed(Transpose(2, 3)).transposed(Transpose(1, 2))
+    after = layout.transposed(AxisSwap(2, 3)).transposed(AxisSwap(1, 2))
     assert after.splits == (None, None, 1, 0)
-    assert after.transposed(Transpose(2, 1)).transposed(Transpose(3, 2)) == layout
+    assert after.transposed(AxisSwap(2, 1)).transposed(AxisSwap(3, 2)) == layout
     assert layout.local_shape((5, 7, 8, 9), (0, 1)) == (5, 3, 3, 9)
-    assert Transpose(2, 3).reversed() == Transpose(3, 2)
-    for transpose in (Transpose(3, 2), Transpose(2, 1), Transpose(0, 3)):
+    assert AxisSwap(2, 3).reversed() == AxisSwap(3, 2)
+    for transpose in (AxisSwap(3, 2), AxisSwap(2, 1), AxisSwap(0, 3)):
         with pytest.raises(ValueError, match="expected"):
             layout.transposed(transpose)
 
 
 ROUTES = [
-    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,)],
-    [(3, 2), Transpose(1, 2), (1,)],
-    [(3,), Transpose(2, 3), (2, 1)],
+    [(3,), AxisSwap(2, 3), (2,), AxisSwap(1, 2), (1,)],
+    [(3, 2), AxisSwap(1, 2), (1,)],
+    [(3,), AxisSwap(2, 3), (2, 1)],
     [(3, 2), None, (1,)],
-    [(1,), None, (2,), Transpose(3, 2), (3,)],
-    [(1,), Transpose(2, 1), (2,), Transpose(3, 2), (3,)],
-    [(1,), Transpose(2, 1), (2, 3)],
+    [(1,), None, (2,), AxisSwap(3, 2), (3,)],
+    [(1,), AxisSwap(2, 1), (2,), AxisSwap(3, 2), (3,)],
+    [(1,), AxisSwap(2, 1), (2, 3)],
     [(1,), None, (2, 3)],
-    [(2,), Transpose(3, 2), (3, 1)],
-    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,), Transpose(2, 1), (), Transpose(3, 2), ()],
+    [(2,), AxisSwap(3, 2), (3, 1)],
+    [(3,), AxisSwap(2, 3), (2,), AxisSwap(1, 2), (1,), AxisSwap(2, 1), (), AxisSwap(3, 2), ()],
 ]
 
 
@@ -193,7 +193,7 @@ def test_legs_transform_every_axis_once_and_never_the_cut_one(route, axes, last)
 
 
 def test_units_divide_the_longest_part():
-    layout, transpose = Layout((0, None, None), (3,)), Transpose(0, 1)
+    layout, transpose = Layout((0, None, None), (3,)), AxisSwap(0, 1)
     for rank in range(3):
         one = TransposeBlocks(layout, transpose, (7, 4, 5), (rank,), 0, 100)
         assert one.units == 3
@@ -201,7 +201,7 @@ def test_units_divide_the_longest_part():
 
 
 def test_stages_are_told_in_words():
-    found, rest = stages([(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,)], (1, 2, 3))
+    found, rest = stages([(3,), AxisSwap(2, 3), (2,), AxisSwap(1, 2), (1,)], (1, 2, 3))
     names = axis_names(3)
     assert [stage.in_words(names) for stage in found] == [
         "FFTs along x, exchange that makes y whole and splits x, FFTs along y",

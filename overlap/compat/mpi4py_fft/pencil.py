@@ -11,8 +11,8 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ...arrays import (
+    AxisSwap,
     Layout,
-    Transpose,
     TransposeBlocks,
     Weights,
     block,
@@ -258,7 +258,7 @@ class Transfer:
         splits: list[int | None] = [None] * len(shape)
         splits[axisB] = 0
         crossing = TransposeBlocks(
-            Layout(tuple(splits), (comm.size,), weights), Transpose(axisB, axisA), tuple(shape), (comm.rank,), axisB, 1
+            Layout(tuple(splits), (comm.size,), weights), AxisSwap(axisB, axisA), tuple(shape), (comm.rank,), axisB, 1
         )
         self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
         self.subshapeA, self.axisA = tuple(subshapeA), axisA

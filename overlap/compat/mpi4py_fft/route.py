@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 from mpi4py import MPI
 
-from ...arrays import Layout, Transpose
+from ...arrays import AxisSwap, Layout
 from ...errors import InputError
 from ...fft.engine.route import Route
 from ...runtime import Runtime
@@ -56,7 +56,7 @@ def route_of(groups: Sequence[Sequence[int]], layout: Layout, padded: set[int]) 
     for group in reversed(groups):
         axis = group[-1] + 1
         if layout.splits[axis] is not None:
-            transpose = Transpose(axis, aligned)
+            transpose = AxisSwap(axis, aligned)
             layout = layout.transposed(transpose)
             route += [transpose, ()]
         aligned = axis

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arrays import Transpose
+from ...arrays import AxisSwap
 
 Route = list[Any]
-"""Tuples of axes, a `Transpose` or None between two of them; see `arrays.stages`."""
+"""Tuples of axes, a `AxisSwap` or None between two of them; see `arrays.stages`."""
 
 
 def for_stages(route: Route, real: int | None, forward: bool) -> Route:
@@ -30,9 +30,9 @@ def for_stages(route: Route, real: int | None, forward: bool) -> Route:
     if forward:
         return route
     route = [
-        step.reversed() if isinstance(step, Transpose) else step if step is None else step[::-1] for step in route[::-1]
+        step.reversed() if isinstance(step, AxisSwap) else step if step is None else step[::-1] for step in route[::-1]
     ]
-    if isinstance(route[1], Transpose) and len(route[0]) > 1:
+    if isinstance(route[1], AxisSwap) and len(route[0]) > 1:
         kept = tuple(axis for axis in route[0] if axis == route[1].split)
         others = tuple(axis for axis in route[0] if axis not in kept)
         if real in route[0]:  # after some of these, before the others

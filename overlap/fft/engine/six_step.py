@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ...arrays import Transpose
+from ...arrays import AxisSwap
 from ...arrays.layout import Box
 from ...compiled import CFunction
 from ...lowlevel.memory import address_of, carray, load, pointer, store, words
@@ -33,7 +33,7 @@ BALANCE = 20  # 1 / this: what a rank may have more than its share if that bring
 
 
 @dataclass(frozen=True)
-class TwiddledTranspose(Transpose):
+class TwiddledTranspose(AxisSwap):
     """An exchange between the FFTs of two axes that are one: element (a, b) is multiplied by exp(-+2 pi i a b / n)."""
 
 

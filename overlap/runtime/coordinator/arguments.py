@@ -19,6 +19,7 @@ BOUNDS = {
     "polls": 2**20,
     "agree_every": 2**31 - 1,
     "chunk": 2**31 - 1,
+    "entries": 2**31 - 1,
 }
 
 
