@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
@@ -33,6 +33,7 @@ from ..arrays import Layout
 from ..arrays.exchange import exchange_problem
 from ..errors import InputError
 from ..runtime import worker_index
+from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
@@ -325,7 +326,7 @@ class Bracket(Plan):
         self._check_in_use()
         return buffers(self._stages)
 
-    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool = True) -> None:
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> None:
         """One slice's bracket, for slice programs: it awaits two all-to-alls, on one rank nothing; see `stagger`.
 
         Parameters
@@ -334,27 +335,48 @@ class Bracket(Plan):
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
         buffers : Buffers
             As `buffers` makes it.
-        compute : bool
-            False: the exchanges alone, for a skeleton.
 
         Raises
         ------
         InputError
             An argument does not fit; in a slice program all ranks then raise a `SliceError`.
         """
+        for step in self._steps(f, out, buffers):
+            if isinstance(step, Exchange):
+                await step.operation()
+            elif isinstance(step, Call):
+                step.function(array("q"))
+            else:
+                step.execute(self.transform.scratch()[worker_index()])
+
+    def operations(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> list[Operation]:
+        """Return what `apply` awaits, for a skeleton; the parameters are the same.
+
+        Parameters
+        ----------
+        f, out : ndarray of complex
+        buffers : Buffers
+
+        Returns
+        -------
+        list of Operation
+
+        Raises
+        ------
+        InputError
+            As of `apply`.
+        """
+        return [step.operation() for step in self._steps(f, out, buffers) if isinstance(step, Exchange)]
+
+    def _steps(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> Iterator[Any]:
+        """Tell what one slice's bracket takes."""
         self._check_in_use()
         # MPI reads and writes these where they are: what does not fit would be read beyond its end.
         if problem := self.advecting.problem(f, "f") or self.advecting.target_problem(out, "out"):
             raise InputError(problem)
         if not isinstance(buffers, Buffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
-        for step in self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers):
-            if isinstance(step, Exchange):
-                await step.operation()
-            elif compute and isinstance(step, Call):
-                step.function(array("q"))
-            elif compute:
-                step.execute(self.transform.scratch()[worker_index()])
+        return self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers)
 
     async def _take(self, _: int, buffers: Buffers, a: np.ndarray) -> None:
         self.speed = await self.transform.take(a, buffers)

@@ -220,26 +220,20 @@ class TransposeDirection(Uncopied):
         self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
         depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))
 
-        async def program(key: Any, slot: Any, source: np.ndarray, target: np.ndarray, compute: bool = True) -> None:
+        async def program(key: Any, slot: Any, source: np.ndarray, target: np.ndarray) -> None:
             if plan.comm.size == 1:
                 target[key] = source[key]
                 return
             entries = length_of(key[-1])
-            if compute:
-                self._pack(source[key], slot, entries)
+            self._pack(source[key], slot, entries)
             await self.operation(slot, entries)
-            if compute:
-                self._crossing.unpack(slot[1], target[key])
-
-        async def skeleton(key: Any, slot: Any, source: np.ndarray, target: np.ndarray) -> None:
-            if plan.comm.size > 1:
-                await program(key, slot, source, target, False)
+            self._crossing.unpack(slot[1], target[key])
 
         program.__qualname__ = f"Transpose.{name}"  # the ranks compare it
         self._pipeline: Any = plan.runtime.pipelined(
             program,
             buffers=plan.buffers,
-            skeleton=skeleton,
+            skeleton=lambda key, slot, *arrays: self.operation(slot, length_of(key[-1])),
             depth=depth,
             wait=settings.wait,
             in_flight=min(settings.in_flight or depth, depth),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable
 from threading import current_thread
 from time import perf_counter
 from typing import Any, Literal
@@ -16,7 +17,8 @@ from ..interrupts import held_signals
 from ..uncopied import Uncopied
 from .coordinator.header import Header
 from .load import Load
-from .requests.operations import Operation, Persistent
+from .requests.learning import replayed
+from .requests.operations import Operation, Persistent, Request
 from .requests.requests import AsyncComm
 from .runner import Runner
 from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, WholeCall
@@ -27,6 +29,8 @@ TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
 HEADERS = 8  # numbers of slices whose header is kept
 
 SliceProgram = Callable[..., Coroutine[Any, Any, Any]]
+Skeleton = Callable[..., Any]
+"""What slices await: a slice program, or a function that returns a request or an iterable of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Pipeline(Uncopied):
         runner: Runner,
         program: SliceProgram,
         buffers: Callable[[], Any] | None,
-        skeleton: SliceProgram | Literal["agree"] | None,
+        skeleton: Skeleton | Literal["agree"] | None,
         options: PipelineOptions,
         problem: str | None = None,
     ) -> None:
@@ -283,7 +287,7 @@ class Pipeline(Uncopied):
         return self._runner.job(
             keys,
             partial(self._slice, self._program, args, kwargs),
-            partial(self._slice, skeleton, args, kwargs) if callable(skeleton) else skeleton,
+            partial(self._awaits, skeleton, args, kwargs) if callable(skeleton) else skeleton,
             self.slots,
             self.depth,
             wait,
@@ -296,13 +300,25 @@ class Pipeline(Uncopied):
         self, function: SliceProgram, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any
     ) -> Any:
         """Make the coroutine of a slice, of its key and its slot's buffers."""
-        made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
+        made = self._called(function, args, kwargs, key, buffers)
         if not hasattr(made, "send"):
             raise TypeError(
                 f"expected {self._name} to be a coroutine function (`async def`), received "
                 f"one that returned {repr_of(made)}"
             )
         return made
+
+    def _awaits(self, skeleton: Skeleton, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
+        """Make the coroutine that awaits what a slice does, of a program or of a list."""
+        made = self._called(skeleton, args, kwargs, key, buffers)
+        if isinstance(made, Request):
+            made = [made]
+        return made if isawaitable(made) else replayed(made, buffers)
+
+    def _called(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any
+    ) -> Any:
+        return function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
 
     def _next_wait(self, count: int) -> str:
         if self._trial is None:
@@ -348,7 +364,7 @@ def _functions_problem(program: Any, buffers: Any, skeleton: Any) -> str | None:
         return f"expected buffers to be a function that makes a slot's, or None, received {repr_of(buffers)}"
     if skeleton is None or callable(skeleton) or (isinstance(skeleton, str) and skeleton == "agree"):
         return None
-    return f'expected skeleton to be a coroutine function, "agree" or None, received {repr_of(skeleton)}'
+    return f'expected skeleton to be a function, "agree" or None, received {repr_of(skeleton)}'
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:

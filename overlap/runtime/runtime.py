@@ -28,7 +28,7 @@ from .coordinator.collective_section import collective_section
 from .coordinator.coordinator import Coordinator
 from .coordinator.watchdog import Watchdog
 from .load import Load
-from .pipeline import Pipeline, PipelineOptions, SliceProgram
+from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram
 from .requests.requests import AsyncComm
 from .runner import Runner
 from .scheduling.executor import Executor
@@ -385,7 +385,7 @@ class Runtime(Resource):
         program: SliceProgram,
         *,
         buffers: Callable[[], Any] | None = None,
-        skeleton: SliceProgram | Literal["agree"] | None = None,
+        skeleton: Skeleton | Literal["agree"] | None = None,
         depth: int | None = None,
         wait: str | None = None,
         in_flight: int | None = None,
@@ -399,7 +399,7 @@ class Runtime(Resource):
         program: None = None,
         *,
         buffers: Callable[[], Any] | None = None,
-        skeleton: SliceProgram | Literal["agree"] | None = None,
+        skeleton: Skeleton | Literal["agree"] | None = None,
         depth: int | None = None,
         wait: str | None = None,
         in_flight: int | None = None,
@@ -412,7 +412,7 @@ class Runtime(Resource):
         program: SliceProgram | None = None,
         *,
         buffers: Callable[[], Any] | None = None,
-        skeleton: SliceProgram | Literal["agree"] | None = None,
+        skeleton: Skeleton | Literal["agree"] | None = None,
         depth: int | None = None,
         wait: str | None = None,
         in_flight: int | None = None,
@@ -428,9 +428,10 @@ class Runtime(Resource):
             with `buffers`.
         buffers : callable, optional
             Makes the buffers of one slot; called `depth` times, now. A slice in flight owns one slot.
-        skeleton : coroutine function or "agree", optional
-            A program with the arguments of `program` that awaits the same operations and computes nothing. It is needed
-            only if slices, or ranks, await different operations, sizes, roots, tags or peers. Without it the runtime
+        skeleton : function, coroutine function or "agree", optional
+            Tells what a slice awaits. It takes the arguments of `program` and returns a request, or some in their
+            order; or it is a program that awaits the same and computes nothing. It is needed only if slices, or
+            ranks, await different operations, sizes, roots, tags or peers. Without it the runtime
             learns the operations from the first slice, which costs two small reductions per operation of that slice,
             and holds all slices to them. With ``"agree"`` the runtime learns nothing: every operation of every slice
             costs these reductions, and all ranks must await the same calls.

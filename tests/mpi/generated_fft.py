@@ -308,8 +308,17 @@ SUBJECTS = (
                     "out": one.spectrum.empty()[0],
                     "buffers": one.buffers(),
                 },
-                legal={"compute": "a truth value", "buffers": OF_LAYERS},
+                legal={"buffers": OF_LAYERS},
                 run=lambda lab, function, *args, **kwargs: in_program(lab.one.runtime, function, *args, **kwargs),
+            ),
+            "operations": Call(
+                lambda lab, one: {
+                    "f": filled(one.spectrum)[0],
+                    "out": one.spectrum.empty()[0],
+                    "buffers": one.buffers(),
+                },
+                legal={"buffers": OF_LAYERS},
+                local=True,
             ),
             "buffers": Call(local=True),
             "balance": Call(lambda lab, one: {"arrays": (filled(one.spectrum),)}, legal={"arrays": "any number"}),

@@ -60,10 +60,10 @@ class Fields:
         self.density[part] = 0
         loops.add_moment(loops.real(f), self._ones, self.weights, part.start, part.stop, loops.real(self.density))
 
-    async def sum_density(self, part):
-        """Add up all ranks' shares of n at some z."""
-        if self._decomposition.velocity.size > 1:
-            await self._decomposition.velocity.Allreduce(MPI.IN_PLACE, self.density[part])
+    def density_sums(self, part):
+        """What adds up all ranks' shares of n at some z."""
+        velocity = self._decomposition.velocity
+        return [velocity.Allreduce(MPI.IN_PLACE, self.density[part])] if velocity.size > 1 else []
 
     async def solve(self):
         """phi from n, with its ghost planes."""

@@ -132,31 +132,38 @@ class Linear:
         """Buffers of one slice in flight."""
         return Slot(self._shape)
 
-    async def exchange_v(self, f):
+    def v_exchanges(self, f):
         """Halos in v, once for all slices."""
-        line = self._decomposition.v
-        if line.size > 1:
-            down, up = self._decomposition.neighbours("v")
-            await line.Sendrecv(f[-HALO:], up, 0, self._v_halos[0], down, 0)
-            await line.Sendrecv(f[:HALO], down, 1, self._v_halos[1], up, 1)
+        return self._sendrecvs("v", (f[-HALO:], f[:HALO]), self._v_halos, 0)
 
-    async def halos(self, f, number, slot, compute=True):
+    async def halos(self, f, number, slot):
         """Halos in z and mu of one slice ``f[number]``."""
-        decomposition, here = self._decomposition, f[number]
-        if compute:
-            slot.low[...], slot.high[...] = here[:, :HALO], here[:, -HALO:]
-        if decomposition.z.size > 1:
-            down, up = decomposition.neighbours("z")
-            await decomposition.z.Sendrecv(slot.high, up, 0, slot.z_below, down, 0)
-            await decomposition.z.Sendrecv(slot.low, down, 1, slot.z_above, up, 1)
-        elif compute:
+        here = f[number]
+        slot.low[...], slot.high[...] = here[:, :HALO], here[:, -HALO:]
+        if self._decomposition.z.size == 1:
             slot.z_below[...], slot.z_above[...] = slot.high, slot.low
+        for exchange in self.exchanges(f, number, slot):
+            await exchange
+        self._complete(here, self._v[number], slot)
+
+    def exchanges(self, f, number, slot):
+        """What `halos` awaits."""
+        ends, here = (slot.high, slot.low), f[number]
+        found = self._sendrecvs("z", ends, (slot.z_below, slot.z_above), 0)
         if self._exchanges_mu:
-            down, up = decomposition.neighbours("mu")
-            await decomposition.mu.Sendrecv(here[-HALO:], up, 2, slot.mu_below, down, 2)
-            await decomposition.mu.Sendrecv(here[:HALO], down, 3, slot.mu_above, up, 3)
-        if compute:
-            self._complete(here, self._v[number], slot)
+            found += self._sendrecvs("mu", (here[-HALO:], here[:HALO]), (slot.mu_below, slot.mu_above), 2)
+        return found
+
+    def _sendrecvs(self, axis, sent, received, tag):
+        """The upper end goes to the rank above, which sends its lower one back, where there are other ranks."""
+        line = getattr(self._decomposition, axis)
+        if line.size == 1:
+            return []
+        down, up = self._decomposition.neighbours(axis)
+        return [
+            line.Sendrecv(sent[0], up, tag, received[0], down, tag),
+            line.Sendrecv(sent[1], down, tag + 1, received[1], up, tag + 1),
+        ]
 
     def _complete(self, here, v, slot):
         """Halos at the ends of the field line and at the axis v_perp = 0."""

@@ -24,8 +24,12 @@ class Off:
     def whole(self, f, out):
         """Brackets of a whole batch ``(v, mu, z, ky, kx)``, where that is the way (collective)."""
 
-    async def of(self, f, out, slot, compute=True):
+    async def of(self, f, out, slot):
         """Bracket of one slice ``(mu, z, ky, kx)``, where that is the way."""
+
+    def exchanges(self, f, out, slot):
+        """What it awaits."""
+        return []
 
     def close(self):
         pass
@@ -58,8 +62,11 @@ class ByPlanes(Off):
     def advect(self, psi):
         self._bracket.advect(_planes(psi))
 
-    async def of(self, f, out, slot, compute=True):
-        await self._bracket.apply(_planes(f), _planes(out), slot, compute)
+    async def of(self, f, out, slot):
+        await self._bracket.apply(_planes(f), _planes(out), slot)
+
+    def exchanges(self, f, out, slot):
+        return self._bracket.operations(_planes(f), _planes(out), slot)
 
     def close(self):
         self._bracket.close()

@@ -95,16 +95,14 @@ class Solver:
         self._z_parts = block(len(fields.density), most)
         local = "off" if self.runtime.workers == 1 else "poll"
 
-        async def gather(part, f, linear, compute=True):
-            if part == V_HALOS:
-                await linear.exchange_v(f)
-            else:
-                if compute:
-                    fields.add_density(f, part)
-                await fields.sum_density(part)
+        def gathering(part, f, linear):
+            return linear.v_exchanges(f) if part == V_HALOS else fields.density_sums(part)
 
-        async def gather_skeleton(part, f, linear):
-            await gather(part, f, linear, False)
+        async def gather(part, f, linear):
+            if part != V_HALOS:
+                fields.add_density(f, part)
+            for operation in gathering(part, f, linear):
+                await operation
 
         async def solve(_, linear):
             await fields.solve()
@@ -119,11 +117,10 @@ class Solver:
             await nonlinear.of(f[number], out[number], exchange)
             linear.add(f, number, halos, nonlinear.sign, out[number])
 
-        async def advance_skeleton(number, slot, f, out, linear, nonlinear):
-            await overlap.stagger(number, depth)
+        def advancing(number, slot, f, out, linear, nonlinear):
             halos, exchange = slot
-            await linear.halos(f, number, halos, False)
-            await nonlinear.of(f[number], out[number], exchange, False)
+            others = nonlinear.exchanges(f[number], out[number], exchange)
+            return [overlap.stagger(number, depth), *linear.exchanges(f, number, halos), *others]
 
         async def update(number, dt, stage):
             loops.gill(
@@ -132,11 +129,11 @@ class Solver:
                 *GILL[stage],
             )
 
-        self._gather = pipelined(gather, skeleton=gather_skeleton, wait=wait, depth=depth)
+        self._gather = pipelined(gather, skeleton=gathering, wait=wait, depth=depth)
         self._solve = pipelined(solve, wait=local, depth=1)
         self._advance = pipelined(
             advance,
-            skeleton=advance_skeleton,
+            skeleton=advancing,
             wait=wait,
             depth=depth,
             buffers=lambda: (self.linear.buffers(), self.nonlinear.buffers()),

@@ -144,9 +144,7 @@ class IS(Kernel):
         self._found = np.zeros((ITERATIONS, tests), np.int64)
         self._counts = np.empty(0, np.uint32)
         self._runtime = overlap.Runtime(comm)
-        self._exchange = self._runtime.pipelined(
-            self._piece, skeleton=self._only_exchange, wait=None if hide else "off"
-        )
+        self._exchange = self._runtime.pipelined(self._piece, skeleton=self._request, wait=None if hide else "off")
 
     @property
     def size(self) -> str:
@@ -250,9 +248,6 @@ class IS(Kernel):
         for rank in range(self.comm.size):
             if rank != self.comm.rank:
                 self._count(rank, piece)
-
-    async def _only_exchange(self, piece):
-        await self._request(piece)
 
     def _look_up(self, iteration):
         """Note the ranks of the test keys that this rank has counted."""

@@ -29,20 +29,8 @@ class Recorded:
         self.requests: list[Request] = []
 
     def skeleton(self) -> Callable[[object, object], Coroutine[Any, Any, None]]:
-        """Make a skeleton that awaits the same, on buffers of its own."""
-        requests = self.requests
-
-        async def skeleton(key: object, resources: object) -> None:
-            started = []
-            for request in requests:
-                if isinstance(request, Start):
-                    started.append(await Start(request.operation.on_scratch(resources)))
-                elif isinstance(request, Pending):
-                    await started[request.number]
-                else:
-                    await (request.on_scratch(resources) if isinstance(request, Operation) else request)
-
-        return skeleton
+        """Make a skeleton that awaits the same."""
+        return lambda key, resources: replayed(self.requests, resources)
 
     def problem(self, position: int, request: Request | None) -> Exception | None:
         """Why a slice must not await `request` at this position, or (None) end there; None if it may."""
@@ -66,6 +54,33 @@ class Recorded:
         """Say what is wrong with a slot's early awaits, as a list of (run, error)."""
         found = ((run, self.problem(position, request)) for run, position, request in unchecked)
         return [(run, error) for run, error in found if error is not None]
+
+
+async def replayed(requests: Iterable[Any], resources: object) -> None:
+    """Await what a slice awaits, on buffers that nobody reads.
+
+    Parameters
+    ----------
+    requests : iterable
+        In the order in which the slice awaits them. A `Start` that comes again, or its `Pending`, stands for the end of
+        what it has started.
+    resources : object
+        The slot's buffers.
+    """
+    started: dict[int, Pending] = {}
+    numbered: list[Pending] = []
+    for request in requests:
+        if isinstance(request, Request):
+            request.awaited = True  # by another one in its place
+        if isinstance(request, Start) and id(request) in started:
+            await started.pop(id(request))
+        elif isinstance(request, Start):
+            numbered.append(await Start(request.operation.on_scratch(resources)))
+            started[id(request)] = numbered[-1]
+        elif isinstance(request, Pending):
+            await numbered[request.number]
+        else:
+            await (request.on_scratch(resources) if isinstance(request, Operation) else request)
 
 
 def _alike(expected: Request, request: Request) -> bool:
