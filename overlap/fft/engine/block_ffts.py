@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -15,9 +16,10 @@ from .axis import Axis, modes_dtype
 from .direction import Direction
 from .fftw import ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
-from .program import SCRATCH, CompiledProgram, View
+from .program import GAP_NBYTES, SCRATCH, CompiledProgram, View
 
 SHORT = 128  # points of a line
+COMPETING_NBYTES = 2048  # between the points of a line
 LONG = 256
 ARRAY_NBYTES = 2**22  # of lines' places in an array, from the first to the last: one that a cache of all cores holds
 HOT_NBYTES, FEWEST = 192 * 1024, 16  # of lines in scratch memory, and how many at least
@@ -44,24 +46,24 @@ class BlockInPlace:
         itemsize = dtype.itemsize
         real_axis = next((axis for axis, line in lines.items() if line.real), None)
         apart = real_axis  # the axis whose FFT is out of place
-        modes = View(SCRATCH, tuple(spectral), strides_of(spectral, itemsize), dtype, after)
-        physical = modes
-        beyond = after + -(-modes.size * itemsize // ALIGNMENT) * ALIGNMENT
+        modes = _in_scratch(spectral, lines, dtype, after)
+        physical = last = modes
+        beyond = after + -(-modes.nbytes // ALIGNMENT) * ALIGNMENT
         if turned is not None and list(lines) == [turned] and real_axis is None and spectral == fine:
             # FFTW turns a block that is hot far faster than it could be copied with strides.
             apart = turned
             order = [*fine[:turned], *fine[turned + 1 :], fine[turned]]
-            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond).moved_axis(-1, turned)
+            modes = last = _in_scratch(order, lines, dtype, beyond).moved_axis(-1, turned)
         elif apart is not None:
             real = np.dtype(f"f{itemsize // 2}")
-            physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
+            physical = last = _in_scratch(fine, lines, real, beyond)
         self._modes, self._physical, self._apart = modes, physical, apart
         axes = list(lines)
         # Cosine and sine transforms of what is not complex yet, or no more.
         at = len(axes) if real_axis is None else axes.index(real_axis)
         self._on_real = () if real_axis is None else tuple(axes[:at] if forward else axes[at + 1 :])
         self.keeps_source = forward and real_axis is not None and real_axis == next(iter(lines))  # all FFTs do
-        self.nbytes = beyond + (0 if apart is None else physical.size * physical.dtype.itemsize)
+        self.nbytes = last.offset + last.nbytes
         self._plans, self._gaps = [], []
         self._folds = [
             (line.fold if forward else line.unfold, axis) for axis, line in lines.items() if line.nyquist == "split"
@@ -148,9 +150,9 @@ class BlockChain:
         self.nbytes, self._ends = after, []
         kinds = kinds if direction.forward else kinds[::-1]
         for one, kind in kinds[:1] + kinds[-min(2, len(lines)) :]:
-            view = View(SCRATCH, tuple(one), strides_of(one, kind.itemsize), kind, self.nbytes)
+            view = _in_scratch(one, lines, kind, self.nbytes)
             self._ends.append(view)
-            self.nbytes += -(-view.size * kind.itemsize // ALIGNMENT) * ALIGNMENT
+            self.nbytes += -(-view.nbytes // ALIGNMENT) * ALIGNMENT
         self._plans, self._forward = [], direction.forward
         if 0 in spectral:
             return
@@ -268,6 +270,20 @@ class BlockFromArray:
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
         if self._plan is not None:
             self._line.transform(program, self._plan, target, source, self._axis, self._forward)
+
+
+def _in_scratch(shape: Sequence[int], lines: Collection[int], dtype: np.dtype, offset: int) -> View:
+    """Place a block in scratch memory, in C order, with gaps where points of its lines would compete in the cache.
+
+    Addresses with one remainder modulo 4 KiB have the same few places in a cache of the first level. Lines along the
+    last axis need no gaps.
+    """
+    strides, last = [dtype.itemsize], len(shape) - 1
+    for axis in range(last, 0, -1):
+        stride = strides[-1] * shape[axis]
+        competes = stride % COMPETING_NBYTES == 0 and any(line < last for line in lines)
+        strides.append(stride + (GAP_NBYTES if competes else 0))
+    return View(SCRATCH, tuple(shape), tuple(reversed(strides)), dtype, offset)
 
 
 def _leaves_source(lines: dict[int, Axis], direction: Direction) -> bool:

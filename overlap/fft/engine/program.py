@@ -83,6 +83,8 @@ class View:
     @property
     def nbytes(self) -> int:
         """Bytes from its first element to the end of its last."""
+        if 0 in self.shape:
+            return 0
         return sum((count - 1) * stride for count, stride in zip(self.shape, self.strides)) + self.dtype.itemsize
 
     @property
