@@ -1,17 +1,19 @@
-"""What clients of this library gain: those of fluidfft and of mpi4py-fft, on ours and on their own.
+"""What clients of this library gain: those of fluidfft and mpi4py-fft, and Dedalus, on ours and on their own.
 
-    python bench/clients.py [--ranks 2] [--rounds 9] [--clients NAME ...] [--quick] [--out FILE.md]
+    python bench/clients.py [--ranks 2] [--link 2gbit] [--rounds 9] [--clients NAME ...] [--quick] [--out FILE.md]
 
 Those that are installed are measured: all of fluidfft's FFT classes, fluidsim's solver ns3d, FFT operators of
-pylops-mpi, and a problem of pySDC. All columns of a row are measured in one job, on the same fields. Rounds alternate,
+pylops-mpi, a problem of pySDC, and steps of Dedalus. All columns of a row are measured in one job, on the same fields. Rounds alternate,
 after those in which our plans choose their settings; medians of them are printed, and ratios to ours.
 """
 
 import argparse
 import contextlib
 import io
+import logging
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
 
@@ -22,9 +24,10 @@ from overlap.tools.bench.table import markdown
 
 FIELDS = ((64, 64, 64), (128, 128, 128), (1024, 1024), (2048, 2048))
 SOLVERS = (64, 128)
+CONVECTION, BOX = ((128, 64), (512, 128)), (32, 64)  # Dedalus'
 SETTLING = 20  # first rounds, in which our plans compare settings
 OURS, THEIRS = "overlap", "mpi4py-fft"
-CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC")
+CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC", "dedalus")
 
 
 def alternating(comm, runs, rounds, settling):
@@ -159,6 +162,68 @@ def problems(comm, shape):
     return on_both("pySDC", made)
 
 
+def convection(d3, np, points):
+    """Dedalus' solver of Rayleigh-Benard convection in two dimensions, and its fields."""
+    coords = d3.CartesianCoordinates("x", "z")
+    dist = d3.Distributor(coords, dtype=np.float64)
+    xbasis = d3.RealFourier(coords["x"], size=points[0], bounds=(0, 4), dealias=1.5)
+    zbasis = d3.ChebyshevT(coords["z"], size=points[1], bounds=(0, 1), dealias=1.5)
+    p, b = (dist.Field(bases=(xbasis, zbasis)) for _ in range(2))
+    u = dist.VectorField(coords, bases=(xbasis, zbasis))
+    tau_p, tau_b1, tau_b2 = dist.Field(), dist.Field(bases=xbasis), dist.Field(bases=xbasis)
+    tau_u1, tau_u2 = (dist.VectorField(coords, bases=xbasis) for _ in range(2))
+    (x, z), (_, ez) = dist.local_grids(xbasis, zbasis), coords.unit_vector_fields(dist)
+
+    def lift(tau):
+        return d3.Lift(tau, zbasis.derivative_basis(1), -1)
+
+    grad_u, grad_b = d3.grad(u) + ez * lift(tau_u1), d3.grad(b) + ez * lift(tau_b1)
+    problem = d3.IVP([p, b, u, tau_p, tau_b1, tau_b2, tau_u1, tau_u2], namespace=locals())
+    problem.add_equation("trace(grad_u) + tau_p = 0")
+    problem.add_equation("dt(b) - 1e-3*div(grad_b) + lift(tau_b2) = - u@grad(b)")
+    problem.add_equation("dt(u) - 1e-3*div(grad_u) + grad(p) - b*ez + lift(tau_u2) = - u@grad(u)")
+    for condition in ("b(z=0) = 1", "u(z=0) = 0", "b(z=1) = 0", "u(z=1) = 0", "integ(p) = 0"):
+        problem.add_equation(condition)
+    b["g"] = 1 - z + 0.3 * np.sin(np.pi * z) * np.cos(np.pi * x)
+    return problem.build_solver(d3.RK222), (u, b)
+
+
+def box(d3, np, points):
+    """Dedalus' solver of a flow in a periodic box, and its field."""
+    coords = d3.CartesianCoordinates("x", "y", "z")
+    dist = d3.Distributor(coords, dtype=np.float64)
+    bases = [d3.RealFourier(coords[name], size=points, bounds=(0, 2 * np.pi), dealias=1.5) for name in "xyz"]
+    p, tau_p = dist.Field(bases=bases), dist.Field()
+    u = dist.VectorField(coords, bases=bases)
+    x, y, z = dist.local_grids(*bases)
+    problem = d3.IVP([u, p, tau_p], namespace=locals())
+    problem.add_equation("dt(u) + grad(p) - 0.01*lap(u) = - u@grad(u)")
+    problem.add_equation("div(u) + tau_p = 0")
+    problem.add_equation("integ(p) = 0")
+    u["g"][0], u["g"][1] = np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z)
+    return problem.build_solver(d3.RK222), (u,)
+
+
+def of_dedalus(comm, make, points):
+    """Functions that make a step of the same flow, and one that compares the fields."""
+    import dedalus.public as d3
+    import numpy as np
+
+    from overlap.compat import dedalus as ours
+
+    logging.disable(logging.INFO)
+    made = {}
+    for name, start in ((OURS, ours.use), ("Dedalus", ours.leave)):
+        start()
+        made[name] = make(d3, np, points)
+
+    def compare():
+        for found, expected in zip(*(fields for _, fields in made.values())):
+            assert np.abs(found["c"] - expected["c"]).max(initial=0.0) < 1e-12
+
+    return {name: partial(solver.step, 1e-4) for name, (solver, _) in made.items()}, compare
+
+
 def measure(rounds, quick, clients):
     """Time everything on this rank."""
     import mpi4py
@@ -180,6 +245,14 @@ def measure(rounds, quick, clients):
             found = alternating(comm, runs(comm, shape), rounds, settling)
             if comm.rank == 0:
                 launch.tell({what.format(" x ".join(map(str, shape))): found})
+    flows = [(convection, points) for points in CONVECTION] + [(box, points) for points in BOX]
+    for make, points in flows[:: 2 if quick else 1] if "dedalus" in clients else ():
+        runs, compare = of_dedalus(comm, make, points)
+        found = alternating(comm, runs, rounds, settling)
+        compare()
+        if comm.rank == 0:
+            flow = f"box, {points}^3" if make is box else f"Rayleigh-Benard, {points[0]} x {points[1]}"
+            launch.tell({f"step of Dedalus, {flow}": found})
     for points in SOLVERS if "fluidsim" in clients else ():
         runs, compare = steps(comm, points // 4 if quick else points)
         found = alternating(comm, runs, rounds, settling)
@@ -191,6 +264,7 @@ def measure(rounds, quick, clients):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--link", metavar="RATE", help="of shaped links between the ranks; default: shared memory")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
         "--clients", nargs="+", choices=CLIENTS, default=[name for name in CLIENTS if find_spec(name)], metavar="NAME"
@@ -205,7 +279,8 @@ def main():
     found = {}
     command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds), "--clients", *options.clients]
     command += ["--quick"] * options.quick
-    if launch.run_ranks(command, ranks=options.ranks, deadline_s=900, on_line=launch.listening(found.update)):
+    job = {"ranks": options.ranks, "link": options.link, "deadline_s": 900}
+    if launch.run_ranks(command, **job, on_line=launch.listening(found.update)):
         raise SystemExit("the ranks failed")
     columns = list(dict.fromkeys(name for times in found.values() for name in times))
     rows = [
@@ -222,7 +297,9 @@ def main():
         )
         for what, times in found.items()
     ]
-    where = f"{options.ranks} rank(s), {report.machine()['cpu']}, commit {report.commit()}"
+    where = (
+        f"{options.ranks} rank(s), {options.link or 'no'} links, {report.machine()['cpu']}, commit {report.commit()}"
+    )
     text = f"{where}; medians of {options.rounds} alternating rounds\n\n{markdown(('', *columns), rows)}\n"
     if options.out:
         files.write(options.out, text)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import jobs
@@ -45,12 +46,47 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def run(ranks, folder, *arguments, **environment):
+# Many of Dedalus' tests compare what ranks have drawn: every run draws the same.
+DEDALUS = """
+import sys
+import mpi4py
+import numpy as np
+made = np.random.default_rng
+np.random.default_rng = lambda seed=None: made(0 if seed is None else seed)
+if sys.argv.pop(1) == "overlap":
+    import overlap.compat.dedalus
+from mpi4py import MPI
+import pytest
+
+class Outcomes:
+    def __init__(self):
+        self.found = {}
+
+    def pytest_runtest_setup(self, item):
+        np.random.seed(0)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self.found[report.nodeid] = report.outcome
+
+outcomes = Outcomes()
+out = sys.stdout
+sys.stdout = sys.stderr
+pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[outcomes])
+comm = MPI.COMM_WORLD
+found = comm.gather(outcomes.found)
+if comm.rank == 0:
+    print("OUTCOMES", [sorted(one.items()) for one in found], file=out)
+"""
+
+
+def run(ranks, folder, *arguments, program=PROGRAM, **environment):
     """Run pytest on some ranks, with the drop-in in place of mpi4py-fft; what it prints."""
-    (folder / "run.py").write_text(PROGRAM)
+    (folder / "run.py").write_text(program)
     launcher, its_environment = processes.launcher_command("mpich", folder)
     ran = subprocess.run(
         [*launcher, "-n", str(ranks), sys.executable, str(folder / "run.py"), *arguments],
+        cwd=folder,
         env=os.environ | its_environment | environment,
         capture_output=True,
         text=True,
@@ -109,3 +145,22 @@ def test_dedalus_beside_itself(ranks):
     jobs.run_job(f"dedalus_cases:{cases}", ranks, fresh=True)
     if ranks == 4:
         jobs.run_job("dedalus_cases:same_fields", ranks, args={"meshes": [[2, 2]]}, fresh=True)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    "name", ["cfl", "cylinder_calculus", "grid_operators", "ivp", "jacobi_operators", "lbvp", "nlbvp"]
+)
+def test_dedalus_own_tests(name, tmp_path):
+    """The same of Dedalus' own tests pass on two ranks with pipelines as without, and the same fail."""
+    file = Path(find_spec("dedalus").submodule_search_locations[0]) / "tests" / f"test_{name}.py"
+    found, expected = (
+        [
+            line
+            for line in run(2, tmp_path, who, str(file), program=DEDALUS, OMP_NUM_THREADS="1").splitlines()
+            if line.startswith("OUTCOMES")
+        ]
+        for who in ("overlap", "dedalus")
+    )
+    assert found == expected
+    assert "'passed'" in found[0]

@@ -19,6 +19,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from ...fft.engine.buffers import ArrayReference
 from ...fft.engine.fftw import empty
@@ -50,8 +51,6 @@ class Climb:
 
     def __init__(self, runtime: Any, parts: Sequence[tuple[Unit, int]], up: bool) -> None:
         self._parts, self._up = parts, up
-        for unit, components in parts:
-            unit.prepare(components)
         # A copy of what would be overwritten too early.
         grows = [unit.made_nbytes >= unit.given_nbytes for unit, _ in parts]
         self._copies = [
@@ -125,8 +124,9 @@ class Climb:
     def _steps(self, located: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         for number, (field, component) in enumerate(self._order):
             unit, copy = self._parts[field][0], self._copies[field]
-            source = located[field] if copy is None else address_of(copy)
-            yield unit.steps(component, source, located[field], self._slots[number % len(self._slots)])
+            target = located[field].address
+            source = target if copy is None else address_of(copy)
+            yield unit.steps(component, source, target, self._slots[number % len(self._slots)])
 
 
 class Climbs:
@@ -227,7 +227,9 @@ class Climbs:
             self._runtime = RUNTIMES.of(self._dist.comm).runtime()
         for path in kind.paths:
             if path not in self._comms and exchanges(self._dist, kind, path):
-                self._comms[path] = self._runtime.wrap(self._dist.paths[path].comm_sub)
+                comm = self._dist.paths[path].comm_sub
+                whole = MPI.Comm.Compare(comm, self._dist.comm) == MPI.CONGRUENT  # MPI has few communicators
+                self._comms[path] = self._runtime.comm if whole else self._runtime.wrap(comm)
 
     def _climb(self, moves: list[Move], up: bool) -> None:
         """Move fields as one pipeline (collective)."""

@@ -134,7 +134,6 @@ class Unit:
     def __init__(self, dist: Any, kind: Kind, comms: dict[int, Any], plans: Plans) -> None:
         self._dtype, up = np.dtype(kind.dtype), kind.stop > kind.start
         shapes = [tuple(map(int, layout.local_shape(kind.domain, kind.scales))) for layout in dist.layouts]
-        self._given, self._made = shapes[kind.start], shapes[kind.stop]
         self._messages: list[tuple[Any, Message, int]] = []  # the last: this rank on the communicator
         self._segments: list[_Segment] = []
         shape = shapes[kind.start]
@@ -154,29 +153,28 @@ class Unit:
             if found is not None:
                 lines.append((step.axis, found))
         self._segments.append(_Segment(lines, shape, shapes[kind.stop]))
-        self.given_nbytes, self.made_nbytes = (prod(one) * self._dtype.itemsize for one in (self._given, self._made))
+        ends = shapes[kind.start], shapes[kind.stop]
+        self.given_nbytes, self.made_nbytes = (prod(one) * self._dtype.itemsize for one in ends)
         sizes = [max(message.send_size, message.receive_size) for _, message, _ in self._messages]
         self.message_nbytes = max(sizes, default=0) * self._dtype.itemsize
         self.scratch_nbytes = 0
-        self._codes: dict[int, list[np.ndarray]] = {}
+        self._codes = [self._program(number).code for number in range(len(self._segments))]
 
-    def steps(
-        self, component: int, source: ArrayReference | int, target: ArrayReference, slot: Slot
-    ) -> Iterator[Run | Exchange]:
+    def steps(self, component: int, source: int, target: int, slot: Slot) -> Iterator[Run | Exchange]:
         """Tell what is done with a component of a field, step by step.
 
         Parameters
         ----------
         component : int
-        source, target : ArrayReference
-            The field's buffer, or what it was copied to; and the buffer.
+        source, target : int
+            The addresses of the field's buffer, or of its copy; and of the buffer.
         slot : Slot
         """
         bases = np.zeros(BASES, np.int64)
-        bases[SOURCE] = source if isinstance(source, int) else source.address
-        bases[TARGET] = target.address
+        bases[SOURCE] = source + component * self.given_nbytes
+        bases[TARGET] = target + component * self.made_nbytes
         bases[SEND] = address_of(slot.send)
-        for number, code in enumerate(self._code(component)):
+        for number, code in enumerate(self._codes):
             bases[RECEIVE], bases[ASIDE] = (address_of(slot.receive[(number + turn) % 2]) for turn in (1, 0))
             yield Run(code, bases.tolist(), f"part {number + 1}")
             if number < len(self._messages):
@@ -188,37 +186,21 @@ class Unit:
                 )
                 yield Exchange(comm, message, send, receive)
 
-    def _code(self, component: int) -> list[np.ndarray]:
-        """Return the programs for a component."""
-        found = self._codes.get(component)
-        if found is None:
-            found = self._codes[component] = [
-                self._program(number, component).code for number in range(len(self._segments))
-            ]
-        return found
-
-    def prepare(self, components: int) -> None:
-        """Write all programs, so that `scratch_nbytes` is known."""
-        for component in range(components):
-            self._code(component)
-
-    def _program(self, number: int, component: int) -> CompiledProgram:
+    def _program(self, number: int) -> CompiledProgram:
         """Write what is done between two exchanges."""
         segment, program = self._segments[number], CompiledProgram()
         if number:
             _, message, _ = self._messages[number - 1]
             source = Pieces(message.received, message.pieces_received(RECEIVE))
         else:
-            first = component * prod(self._given)
-            source = Pieces.whole(View.contiguous(SOURCE, self._given, self._dtype, first))
+            source = Pieces.whole(View.contiguous(SOURCE, segment.shape, self._dtype))
         if number < len(self._messages):
             _, message, rank = self._messages[number]
             views = message.pieces_sent(SEND)
             views[rank] = message.pieces_received(ASIDE)[rank]
             target = Pieces(message.sent, views)
         else:
-            first = component * prod(self._made)
-            target = Pieces.whole(View.contiguous(TARGET, self._made, self._dtype, first))
+            target = Pieces.whole(View.contiguous(TARGET, segment.result, self._dtype))
         if prod(segment.shape) and prod(segment.result):
             room = _write(program, segment, source, target, self._dtype)
             self.scratch_nbytes = max(self.scratch_nbytes, room)
