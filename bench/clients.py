@@ -3,8 +3,8 @@
     python bench/clients.py [--ranks 2] [--link 2gbit] [--rounds 9] [--clients NAME ...] [--quick] [--out FILE.md]
 
 Those that are installed are measured: all of fluidfft's FFT classes, fluidsim's solver ns3d, FFT operators of
-pylops-mpi, a problem of pySDC, and steps of Dedalus. All columns of a row are measured in one job, on the same fields. Rounds alternate,
-after those in which our plans choose their settings; medians of them are printed, and ratios to ours.
+pylops-mpi, a problem of pySDC, and steps of Dedalus. All columns of a row are measured in one job, on the same fields.
+Rounds alternate, after those in which our plans choose their settings; medians of them are printed, and ratios to ours.
 """
 
 import argparse
