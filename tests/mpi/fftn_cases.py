@@ -7,6 +7,7 @@ from kinds_cases import along, assert_close
 
 import overlap
 from overlap import FFTN, InputError
+from overlap.fft.engine.six_step import next_lengths, two_factors
 
 QUICK = {"effort": "estimate"}
 
@@ -95,12 +96,14 @@ def staying(comm):
         transformed(comm, (120,), layout=layout | {"weights": [1 + 2 * rank for rank in range(size)]}, wait="poll")
         transformed(comm, (size - 1 or 1, 45), axes=1, split=1, layout=layout, wait="poll")  # a batch
         transformed(comm, (45, 1), "f8", split=0, axes=(0, 1), norm="forward", layout=layout)
-        transformed(comm, (1, 27, 1, 1, 1, 1), axes=1, split=1, layout=layout)
+        transformed(comm, (1, 36, 1, 1, 1, 1), axes=1, split=1, layout=layout)
         grid = {"grid": (size, 1)}
-        transformed(comm, (18, 15), split=(0, 1), axes=(1, 0), layout=layout | grid)
+        transformed(comm, (36, 15), split=(0, 1), axes=(1, 0), layout=layout | grid)
         transformed(
-            comm, (15, 18, 2), split=(1, 0), axes=(2, 1, 0), layout=layout | grid, wait="poll"
+            comm, (15, 36, 2), split=(1, 0), axes=(2, 1, 0), layout=layout | grid, wait="poll"
         ) if size > 2 else 0
+        if size > 2:
+            transformed(comm, (2, 36, 2, 2, 2), axes=1, split=1, layout=layout)
     transformed(comm, (48,), exchange="f4", loss=2**29)  # singles
     with FFTN(comm, (45,), settings=QUICK) as plan:
         whole = whole_of((45,), "c16")
@@ -120,6 +123,17 @@ def staying(comm):
                 plan.operators()
             with pytest.raises(InputError, match="no finer grid"):
                 plan.pointwise(lambda a: a, dealias="3/2")
+
+
+def lines(comm):
+    """All lengths up to 100: transformed, or refused with the next ones."""
+    for points in range(1, 101):
+        if two_factors(points, comm.size) is None:
+            with pytest.raises(InputError, match=", ".join(map(str, next_lengths(points, comm.size)))):
+                FFTN(comm, (points,))
+            continue
+        for order in ("natural", "transposed"):
+            transformed(comm, (points,), ("c8", "c16")[points % 2], layout={"order": order})
 
 
 def lengths(comm):

@@ -14,6 +14,12 @@ def test_along_any_axes(ranks):
     jobs.run_job(CASES, ranks)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_length_of_an_axis_that_stays_split(ranks):
+    jobs.run_job("fftn_cases:lines", ranks)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_some_modes(ranks):
     jobs.run_job("modes_cases:modes,refused", ranks)

@@ -17,6 +17,7 @@ from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
+from overlap.fft.engine.six_step import next_lengths, two_factors
 from overlap.fft.engine.stage import SourceArray
 from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.engine.steps import Exchange, Run
@@ -356,3 +357,16 @@ def test_quick_plans_are_right_and_the_same_when_planned_again():
             found.append(target)
         np.testing.assert_allclose(found[0], np.fft.fft(values, axis=axis), rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(*found)
+
+
+def test_factors_of_a_length():
+    assert two_factors(2**24, 2) == (4096, 4096)
+    assert two_factors(36, 3) == (6, 6)
+    assert two_factors(30, 2) == (2, 15)  # even shares in real space go before factors that are near each other
+    assert two_factors(13, 2) is two_factors(8, 3) is two_factors(14, 3) is None
+    assert next_lengths(13, 2) == [14, 15, 16] and next_lengths(1, 3) == [9, 12, 15]
+    for points, ranks in product(range(1, 300), range(1, 8)):
+        pairs = [
+            (n, points // n) for n in range(ranks, points // ranks + 1) if points % n == 0 and points // n >= ranks
+        ]
+        assert two_factors(points, ranks) in (pairs or [None])
