@@ -134,7 +134,4 @@ def to_rank_0(runtime: Runtime) -> Pipeline:
         if rank == 0:
             fields.store(piece, slot[1], slot[2])
 
-    async def skeleton(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> None:
-        await gathering(piece, slot, fields)
-
-    return runtime.pipelined(program, buffers=buffers, skeleton=skeleton, depth=DEPTH)
+    return runtime.pipelined(program, buffers=buffers, skeleton=gathering, depth=DEPTH)
