@@ -28,7 +28,7 @@ from ...fft.transform import Key
 from ...lowlevel.memory import address_of
 from ..kept_runtimes import RUNTIMES
 from .lines import Plans
-from .units import Kind, Slot, Unit, exchanges, made_by
+from .units import Kind, SlotMemory, Unit, exchanges, made_by
 
 DEPTH = 6  # slices in flight
 KEPT = 32  # climbs whose pipelines are kept
@@ -66,7 +66,7 @@ class Climb:
         ]
         self._order = order
         depth = min(DEPTH, len(order))
-        self._slots = [Slot(max(unit.message_nbytes for unit, _ in parts)) for _ in range(depth)]
+        self._slots = [SlotMemory(max(unit.message_nbytes for unit, _ in parts)) for _ in range(depth)]
         scratch = max(1, *(unit.scratch_nbytes for unit, _ in parts))
         self._scratch = [empty(scratch, np.uint8) for _ in range(runtime.workers)]
         self._keys = [Key(number, f"field {field}, {component}") for number, (field, component) in enumerate(order)]

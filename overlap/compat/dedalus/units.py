@@ -55,7 +55,7 @@ class Kind:
         return up if self.stop > self.start else up[::-1]
 
 
-class Slot:
+class SlotMemory:
     """The buffers of one slice in flight: what it sends, and what it receives in turns."""
 
     def __init__(self, nbytes: int) -> None:
@@ -160,7 +160,7 @@ class Unit:
         self.scratch_nbytes = 0
         self._codes = [self._program(number).code for number in range(len(self._segments))]
 
-    def steps(self, component: int, source: int, target: int, slot: Slot) -> Iterator[Run | Exchange]:
+    def steps(self, component: int, source: int, target: int, slot: SlotMemory) -> Iterator[Run | Exchange]:
         """Tell what is done with a component of a field, step by step.
 
         Parameters
@@ -168,7 +168,7 @@ class Unit:
         component : int
         source, target : int
             The addresses of the field's buffer, or of its copy; and of the buffer.
-        slot : Slot
+        slot : SlotMemory
         """
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE] = source + component * self.given_nbytes
