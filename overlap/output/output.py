@@ -190,6 +190,9 @@ class Output(Resource):
             On all ranks: the file could not be written, and has the steps that it had; a full disk for one.
         SliceError
             Also with ``exchange="f4"``, where a finite number is larger than 3.4e38.
+        RankLost
+            With a runtime that survives losses: the file has the steps that it had. Open it again with the runtime of
+            the ranks that are left.
         """
         self.check_open()
         rt = self.runtime

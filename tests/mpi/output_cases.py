@@ -10,7 +10,7 @@ from distarray_cases import folder, made, refusal, splits, values
 from mpi4py import MPI
 
 import overlap
-from overlap import InputError, Output, RankError, Runtime, SliceError
+from overlap import InputError, Output, RankError, RankLost, Runtime, SliceError
 from overlap.output import pieces
 
 
@@ -315,3 +315,31 @@ def what_is_left(comm, path):
             with h5py.File(path) as file:
                 assert np.array_equal(file["u"][0], field((4, 40, 41), 1)) and file["step"][-1] == 2
     comm.Barrier()
+
+
+def rank_lost(comm, path, victim):
+    """A rank is killed while a step is written: the file has the steps before, and the ranks that are left go on."""
+    rt = Runtime(comm, on_loss="raise")
+
+    def values_of(comm, step):
+        return made(comm, field((4, 40, 41), step), (1,), (comm.size,))
+
+    output = Output(rt, path, "w")
+    output.write({"u": values_of(rt.comm.source, 0)}, step=0, time=0)
+    if comm.rank == victim:
+
+        def pack(*args):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        pieces.Fields.pack = pack
+    with pytest.raises(RankLost) as caught:
+        while True:
+            output.write({"u": values_of(rt.comm.source, 1)}, step=1, time=1)
+    rt = caught.value.survivors()
+    with Output(rt, path, "a") as output:
+        assert output.steps == [0]
+        u = values_of(rt.comm.source, 2)
+        output.write({"u": u}, step=2, time=2)
+        output.read({"u": u}, 0)
+        assert np.array_equal(np.asarray(u), field((4, 40, 41), 0)[u.local_slice])
+    rt.close()

@@ -30,3 +30,9 @@ def test_the_writer_is_killed(calls, tmp_path):
     path = str(tmp_path / "run.h5")
     jobs.run_job("output_cases:writer_dies", 1, args={"path": path, "calls": calls}, expect_failure=True)
     jobs.run_job("output_cases:what_is_left", 2, args={"path": path})
+
+
+@pytest.mark.parametrize("victim", [0, exhaustive(2)])
+def test_a_rank_is_lost(victim, openmpi, tmp_path):
+    args = {"path": str(tmp_path / "run.h5"), "victim": victim}
+    jobs.run_job("output_cases:rank_lost", 3, mpi="ulfm", lost=1, args=args)
