@@ -149,7 +149,8 @@ def test_dedalus_beside_itself(ranks):
 
 @pytest.mark.peer
 @pytest.mark.parametrize(
-    "name", ["cfl", "cylinder_calculus", "grid_operators", "ivp", "jacobi_operators", "lbvp", "nlbvp"]
+    "name",
+    ["cartesian_operators", "cfl", "grid_operators", "polar_calculus", "sphere_calculus", "spherical_arithmetic"],
 )
 def test_dedalus_own_tests(name, tmp_path):
     """The same of Dedalus' own tests pass on two ranks with pipelines as without, and the same fail."""
