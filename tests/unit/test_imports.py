@@ -50,7 +50,7 @@ IMPORTERS = {
         "compiled.py",
         "lowlevel",
         "collectives",
-        "compat/dedalus/lines.py",
+        "compat/dedalus/kernels.py",
         "fft/engine/compiled_function.py",
         "fft/engine/plane_brackets.py",
         "fft/engine/six_step.py",

@@ -8,8 +8,7 @@ the conversion to ultraspherical ones as a sparse matrix.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi, prod, sqrt
 from typing import Any
@@ -17,18 +16,16 @@ from typing import Any
 import numpy as np
 from dedalus.core import basis as bases
 from dedalus.core import transforms
-from numba import types
 
 from ...arrays.layout import Box
-from ...compiled import CFunction
-from ...fft.engine.fftw import ALIGNMENT, empty, fftw_of
+from ...fft.engine.fftw import ALIGNMENT, empty
 from ...fft.engine.kinds import REAL_KINDS
-from ...fft.engine.lines import DESTROY_INPUT, LineTransform
+from ...fft.engine.lines import LineTransform
 from ...fft.engine.program import SCRATCH, CompiledProgram, View
-from ...lowlevel.memory import address_of, call_function, carray, pointer, words
+from .kernels import APPLY, BACKWARD, FORWARD, REAL, SOLVE, MatrixTable, SplitPlan
 
 EFFORT = "measure"
-REAL, COMPLEX = np.dtype(float), np.dtype(complex)
+COMPLEX = np.dtype(complex)
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class RealFourier(Lines):
         grid = room.array(resized(shape, axis, self.points), REAL)
         key = "real", self.up, grid.shape, axis
         if key not in self.plans:
-            self.plans[key] = _SplitPlan(grid.shape, axis, self.up)
+            self.plans[key] = SplitPlan(grid.shape, axis, self.up)
         plan = self.plans[key]
         inside, end = Pieces.whole(spectrum), 2 * self.last + 2
         if self.up:
@@ -136,11 +133,11 @@ class RealFourier(Lines):
             source.move(program, inside, axis, slice(0, 1), 0)
             inside.clear(program, axis, slice(1, 2))
             inside.clear(program, axis, slice(end, spectrum.shape[axis]))
-            program.call(_BACKWARD.address, plan.address, grid, spectrum)
+            program.call(BACKWARD.address, plan.address, grid, spectrum)
             Pieces.whole(grid).move(program, target, axis, slice(0, self.points), 0)
         else:
             source.move(program, Pieces.whole(grid), axis, slice(0, self.points), 0)
-            program.call(_FORWARD.address, plan.address, spectrum, grid)
+            program.call(FORWARD.address, plan.address, spectrum, grid)
             inside.move(program, target, axis, slice(2, end), 2, 2.0 / self.points)
             inside.move(program, target, axis, slice(0, 1), 0, 1.0 / self.points)
             target.clear(program, axis, slice(1, 2))
@@ -211,12 +208,12 @@ class Chebyshev(Lines):
         plan = line_plan(self.plans, real.shape, REAL, 0, not self.up, kind)
         key = "matrix", self.up, id(self.matrix), real.shape
         if key not in self.plans:
-            self.plans[key] = _MatrixTable(self.matrix, real.shape[1])
+            self.plans[key] = MatrixTable(self.matrix, real.shape[1])
         table = self.plans[key]
         lines = Pieces.whole(grid.moved_axis(0, axis))
         if self.up:
             source.move(program, lines, axis, slice(0, self.kept), 0)
-            program.call(_SOLVE.address, table.address, real, real)
+            program.call(SOLVE.address, table.address, real, real)
             lines.clear(program, axis, slice(self.kept, self.points))
             program.transform(plan, real, real)
             lines.move(program, target, axis, slice(0, self.points), 0)
@@ -224,7 +221,7 @@ class Chebyshev(Lines):
             source.move(program, lines, axis, slice(0, self.points), 0)
             program.transform(plan, real, real)
             result = room.array((self.modes, *others), dtype)
-            program.call(_APPLY.address, table.address, result, real)
+            program.call(APPLY.address, table.address, result, real)
             Pieces.whole(result.moved_axis(0, axis)).move(program, target, axis, slice(0, self.modes), 0)
 
 
@@ -281,129 +278,3 @@ def line_plan(
         plans[key] = LineTransform(memory, memory, axis, forward, EFFORT, real_kind=kind)
     found: LineTransform = plans[key]
     return found
-
-
-class _Dimension(ctypes.Structure):
-    """FFTW's fftw_iodim64."""
-
-    _fields_ = [(name, ctypes.c_ssize_t) for name in ("n", "input", "output")]
-
-
-class _SplitPlan:
-    """FFTW's plan between real lines and their modes, whose real and imaginary parts are neighbours along the axis.
-
-    Attributes
-    ----------
-    address : int
-        Where function, plan, and bytes between the two parts stand, for `_backward` and `_forward`.
-    """
-
-    def __init__(self, shape: tuple[int, ...], axis: int, up: bool) -> None:
-        fftw = fftw_of(REAL)
-        fftw.plan_with_one_thread()
-        spectrum = empty(resized(shape, axis, 2 * (shape[axis] // 2 + 1)), REAL)
-        grid = empty(shape, REAL)
-        inner = prod(shape[axis + 1 :])
-        modes, points = [stride // REAL.itemsize for stride in spectrum.strides], [s // 8 for s in grid.strides]
-        sides: Callable[[int, int], tuple[int, int]] = (lambda a, b: (a, b)) if up else (lambda a, b: (b, a))
-        line = _Dimension(shape[axis], *sides(2 * modes[axis], points[axis]))
-        batch = [
-            _Dimension(length, *sides(modes[place], points[place]))
-            for place, length in enumerate(shape)
-            if place != axis
-        ]
-        kind = "c2r" if up else "r2c"
-        gap = inner * REAL.itemsize
-        parts = [address_of(spectrum), address_of(spectrum) + gap]
-        arrays = [*parts, address_of(grid)] if up else [address_of(grid), *parts]
-        make = fftw.function(f"plan_guru64_split_dft_{kind}", ctypes.c_void_p)
-        fftw.searched += 1
-        self._plan = make(
-            1,
-            ctypes.byref(line),
-            len(batch),
-            (_Dimension * len(batch))(*batch),
-            *map(ctypes.c_void_p, arrays),
-            ctypes.c_uint(DESTROY_INPUT),
-        )
-        if self._plan is None:
-            raise RuntimeError(f"expected FFTW to plan axis {axis} of {shape}, received no plan")
-        self._destroy = fftw.function("destroy_plan")
-        function = ctypes.cast(fftw.function(f"execute_split_dft_{kind}"), ctypes.c_void_p).value or 0
-        self._table = np.array([function, self._plan, gap], np.int64)
-        self.address = address_of(self._table)
-
-    def __del__(self) -> None:
-        if getattr(self, "_plan", None) is not None:
-            self._destroy(ctypes.c_void_p(self._plan))
-
-
-class _MatrixTable:
-    """A sparse matrix by rows, as compiled code reads it, for so many lines side by side."""
-
-    def __init__(self, matrix: Any, lines: int) -> None:
-        self._arrays = [np.ascontiguousarray(part, np.int64) for part in (matrix.indptr, matrix.indices)]
-        self._data = np.ascontiguousarray(matrix.data, float)
-        places = [address_of(array) for array in (*self._arrays, self._data)]
-        self._table = np.array([matrix.shape[0], lines, *places], np.int64)
-        self.address = address_of(self._table)
-
-
-# ---- compiled code ---------------------------------------------------------------------------------
-
-
-def _backward(table: int, source: int, target: int) -> None:
-    """Transform modes to real lines."""
-    line = words(table)
-    call_function(line[0], line[1], source, source + line[2], target)
-
-
-def _forward(table: int, source: int, target: int) -> None:
-    """Transform real lines to modes."""
-    line = words(table)
-    call_function(line[0], line[1], source, target, target + line[2])
-
-
-def _solve(table: int, source: int, target: int) -> None:
-    """Solve with an upper triangular matrix, in place."""
-    line = words(table)
-    rows, lines = line[0], line[1]
-    starts, columns = words(line[2]), words(line[3])
-    values = carray(pointer(line[4]), starts[rows], types.float64)
-    x = carray(pointer(target), rows * lines, types.float64)
-    for back in range(rows):
-        row = rows - 1 - back
-        here = row * lines
-        diagonal = 1.0
-        for place in range(starts[row], starts[row + 1]):
-            value, there = values[place], columns[place] * lines
-            if there == here:
-                diagonal = 1.0 / value
-            else:
-                for i in range(lines):
-                    x[here + i] -= value * x[there + i]
-        for i in range(lines):
-            x[here + i] *= diagonal
-
-
-def _apply(table: int, source: int, target: int) -> None:
-    """Multiply by a matrix."""
-    line = words(table)
-    rows, lines = line[0], line[1]
-    starts, columns = words(line[2]), words(line[3])
-    values = carray(pointer(line[4]), starts[rows], types.float64)
-    for row in range(rows):
-        y = carray(pointer(target + 8 * row * lines), lines, types.float64)
-        y[:] = 0.0
-        for place in range(starts[row], starts[row + 1]):
-            value = values[place]
-            x = carray(pointer(source + 8 * columns[place] * lines), lines, types.float64)
-            for i in range(lines):
-                y[i] += value * x[i]
-
-
-def _c_function(function: Callable[..., None]) -> CFunction:
-    return CFunction(function, types.void(types.int64, types.int64, types.int64), fastmath={"contract"})
-
-
-_BACKWARD, _FORWARD, _SOLVE, _APPLY = map(_c_function, (_backward, _forward, _solve, _apply))
