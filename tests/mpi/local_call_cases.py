@@ -86,7 +86,7 @@ def threads_call_one_at_a_time(comm):
         for arguments in ({}, {"out": out}):
             try:
                 plan.forward(u, **arguments)
-            except RuntimeError as error:
+            except overlap.BusyError as error:
                 errors.append(str(error))
         call.state[BUSY] = 0
         assert len(errors) == 2 and all("one at a time" in error for error in errors)
