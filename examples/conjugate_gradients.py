@@ -10,6 +10,7 @@ same compiled loops run once more with mpi4py's collectives between them. The so
 
 import argparse
 import os
+import warnings
 from pathlib import Path
 from time import perf_counter
 
@@ -55,7 +56,9 @@ def from_file(path, begin, end):
     """The same rows of a Matrix Market file, and how many rows and entries it has."""
     from scipy.io import mmread
 
-    whole = mmread(path).tocsr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a matrix of SciPy or an array: both do
+        whole = mmread(path).tocsr()
     begin, end = min(begin, whole.shape[0]), min(end, whole.shape[0])
     part = whole[begin:end].sorted_indices()
     return part.indptr.astype(np.int64), part.indices.astype(np.uint32), part.data.astype(float)

@@ -17,11 +17,11 @@ NOBODY = "65534"
 @functools.cache
 def _environment():
     """A virtual environment that any user may run, with MPICH's launcher; kept until this process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="overlap-nobody-")
-    os.chmod(folder.name, 0o755)
     python = shutil.which("python{}.{}".format(*sys.version_info), path="/usr/bin:/usr/local/bin")
     if python is None:
         raise FileNotFoundError(f"no Python {sys.version_info[0]}.{sys.version_info[1]} that every user may run")
+    folder = tempfile.TemporaryDirectory(prefix="overlap-nobody-")
+    os.chmod(folder.name, 0o755)
     subprocess.run([python, "-m", "venv", "--without-pip", folder.name], check=True, stdin=subprocess.DEVNULL)
     for program in Path(sys.executable).parent.glob("*hydra*"):
         Path(folder.name, "bin", program.name).symlink_to(program)

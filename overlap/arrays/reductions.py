@@ -56,7 +56,8 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
     dtype = np.dtype(float) if problem else np.abs(np.empty(0, local.dtype)).dtype
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
-    found = _combined(comm, where, of_part, np.max if order == np.inf else sum, None, problem=problem, ord=order)
+    together: Any = np.max if order == np.inf else sum
+    found = _combined(comm, where, of_part, together, None, problem=problem, ord=order)
     return _typed(np.sqrt(found) if order == 2 else found, dtype if dtype.kind == "f" else np.dtype(float))
 
 

@@ -229,7 +229,7 @@ class Plan(OnRuntime):
         """Return the transforms that no rank has dropped, in the order they were made in (collective)."""
         held = dict(self._transforms)
         here = np.array([number in held for number in range(self._made)])
-        everywhere = np.logical_and.reduce(self.runtime.coordinator.allgather(here))
+        everywhere = np.all(self.runtime.coordinator.allgather(here), axis=0)
         return [held[number] for number, all_hold in enumerate(everywhere) if all_hold]
 
     def _options(

@@ -245,7 +245,7 @@ class Matrix(CollectiveContext):
             rows, columns, values = [], [], []
             for offset, coefficient in zip(offsets, coefficients, strict=True):
                 there = [axis + step for axis, step in zip(grid, offset)]
-                inside = np.logical_and.reduce([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)])
+                inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)], axis=0)
                 rows.append(here[inside])
                 columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
                 values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])

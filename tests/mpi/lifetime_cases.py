@@ -218,7 +218,7 @@ def thread_pools_restored(comm):
 
 def priorities(comm, already):
     """Workers yield to the communicator: their nice value is above the process's, never below."""
-    os.nice(already)
+    already = os.nice(already)  # of a process that may have been niced before
     values = []
     for wait in ("block", "poll"):
         with overlap.Runtime(comm, workers=2, wait=wait, nice=3) as rt:

@@ -183,7 +183,7 @@ def solvers(comm, seeds):
             for M, dense in (
                 (None, None),
                 (Jacobi(A), inverse),
-                (BlockJacobi(A), sparse.block_diag(np.linalg.inv(blocks)).toarray()),
+                (BlockJacobi(A), sparse.block_diag(list(map(sparse.csr_array, np.linalg.inv(blocks)))).toarray()),
             ):
                 for name, solver in SOLVERS.items():
                     seen = []

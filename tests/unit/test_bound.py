@@ -1,6 +1,7 @@
 """What is remembered of a call's arrays: as long as they are the same, and no longer."""
 
 import gc
+import warnings
 import weakref
 
 import numpy as np
@@ -72,7 +73,9 @@ def test_of_arrays_that_may_know_more_the_object_counts():
 
 
 def changed_shape(array):
-    array.shape = 2, 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy: not for long any more
+        array.shape = 2, 2
 
 
 def read_only(array):

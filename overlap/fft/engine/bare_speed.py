@@ -83,4 +83,4 @@ def sweep_seconds(shape: tuple[int, ...], axes: tuple[int, ...], dtype: DTypeLik
 def _fastest_seconds(ways: Sequence[Callable[[], object]], rounds: int) -> float:
     """Median time of the fastest way, after a first round that touches new memory."""
     times_s = in_turns([partial(seconds_of, way) for way in ways], range(rounds + 1))
-    return float(np.median(times_s[:, 1:], axis=1).min())
+    return float(np.min(np.median(times_s[:, 1:], axis=1)))

@@ -139,7 +139,7 @@ def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Mat
     found: list[tuple[Any, Any, Any]] = []
     for offset in offsets:
         there = [axis + step for axis, step in zip(grid, offset)]
-        inside = np.logical_and.reduce([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)])
+        inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)], axis=0)
         value = -stiffness[offset] if any(offset) else np.sum(list(stiffness.values()), axis=0)
         found.append(
             (

@@ -86,7 +86,9 @@ class FFTWPlan:
             )
         if 0 in input_array.shape or 0 in output_array.shape:
             return
-        asked = int(np.bitwise_or.reduce(np.atleast_1d(flags)))
+        asked = 0
+        for flag in np.atleast_1d(flags):
+            asked |= int(flag)
         import pyfftw  # takes long
 
         names = {value: name for name, value in flag_dict.items() if value in FLAGS}
