@@ -29,6 +29,7 @@ from .window import LinkWindow
 FAILURES_TAG = 8
 _POLLS = 200  # of messages, before the core is offered to others
 _ROUND = "a halo exchange"
+_WORD = 8  # bytes of a number that is told
 
 
 class Halo(CollectiveContext):
@@ -127,7 +128,8 @@ class Halo(CollectiveContext):
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
             self._failure: BaseException | None = None  # of the last round, here or on another rank
             self._bounded = BoundedWait(self.coordinator.deadline_s)
-            self._rounds = 0
+            self._rounds = self._rounds_before = 0  # that have begun, and of them before the last failure
+            self._told: list[tuple[int, bytes]] = []  # what has failed elsewhere, with the number of the round
             far = self._make_window(traffic, local, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
             self._messages = Messages(far, local)
@@ -267,11 +269,11 @@ class Halo(CollectiveContext):
         """
         self.check_open()
         self._recover()
+        self._rounds += 1
         try:
             if self._active:
                 raise InputError("expected the round before to have ended (wait), received the start of another one")
             addresses = self._arrays.addresses(arrays)
-            self._rounds += 1
             if addresses is not self._chosen:
                 self._choose(addresses)
             if self._far:
@@ -357,8 +359,12 @@ class Halo(CollectiveContext):
         if raised:
             return
         for _rank, content in self._failures.received():
-            self._failure = RankFailure.unpacked(content).error()
-            raise self._failure
+            self._told.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
+        for number, content in self._told:
+            # A rank that has failed in a later round has done its part of this one, which ends well.
+            if number <= self._rounds - self._rounds_before:
+                self._failure = RankFailure.unpacked(content).error()
+                raise self._failure
         self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -367,13 +373,15 @@ class Halo(CollectiveContext):
             raise lost from (None if lost is error else error)
         self.check_open()
         self._active = False
-        self._tell(error)
+        self._tell(error, self._rounds)
         raise error
 
-    def _tell(self, error: BaseException) -> None:
+    def _tell(self, error: BaseException, number: int) -> None:
+        """Tell all ranks what has failed here, in which round."""
         if self._failure is None:
             self._failure = error
-            content = RankFailure.of(self.comm.rank, error).packed()
+            content = (number - self._rounds_before).to_bytes(_WORD, "little")
+            content += RankFailure.of(self.comm.rank, error).packed()
             for other in range(self.comm.size):
                 if other != self.comm.rank:
                     self._failures.notify(other, content)
@@ -396,6 +404,7 @@ class Halo(CollectiveContext):
             self._window.begin_anew()
         self._requests = Requests(self.coordinator, self._messages)
         self._messages_left, self._chosen, self._failure = False, (), None
+        self._told, self._rounds_before = [], self._rounds
 
     # ---- in slice programs -------------------------------------------------------------------
 
@@ -476,7 +485,9 @@ class Halo(CollectiveContext):
             self.let_go()
             return None
         self.freed, self._active = True, False
-        self._tell(error)  # for ranks that wait in a round; the header is for those in any other call
+        self._tell(
+            error, self._rounds + (not self._active)
+        )  # for ranks that wait in a round; the header is for those in any other call
         return self.coordinator.leave(error, self._over)
 
     def _closed_by_fork(self) -> None:

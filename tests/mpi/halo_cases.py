@@ -243,6 +243,26 @@ def wrong_arguments(comm):
     Halo.from_indices(comm, mine, []).free()
 
 
+def failed_in_the_next_round(comm, transport):
+    """A round ends well on a rank that waits for a late one, although a third has gone on and failed in the next."""
+    where = Blocks((4 * comm.size,), (comm.size,))
+    u = np.zeros(where.local_shape(comm.rank))
+    with Halo(comm, where, transport=transport) as kept:
+        for number in range(3):
+            expected = fill(where, comm.rank, u, number)
+            comm.Barrier()
+            if comm.rank == 2:
+                time.sleep(0.3)  # rank 1 waits for it, rank 0 does not
+            kept.exchange(u)
+            np.testing.assert_array_equal(u, expected)
+
+            def rounds():
+                for _ in range(10):
+                    kept.exchange([] if comm.rank == 0 else u)
+
+            raises_everywhere(comm, InputError, "rank 0: expected an array", rounds)
+
+
 def wrong_arrays(comm, transport):
     """A wrong array on one rank: all raise the same, a rank that is not its neighbour too; the next round is right."""
     where = Blocks((4 * comm.size,), (comm.size,))

@@ -36,7 +36,13 @@ def test_wrong_arguments():
 
 @pytest.mark.parametrize("transport", ["window", "messages"])
 def test_one_error_on_all_ranks(transport):
-    for case, ranks in (("wrong_arrays", 3), ("late_in_recovery", 2), ("started_twice", 2), ("interrupted", 2)):
+    for case, ranks in (
+        ("wrong_arrays", 3),
+        ("failed_in_the_next_round", 3),
+        ("late_in_recovery", 2),
+        ("started_twice", 2),
+        ("interrupted", 2),
+    ):
         jobs.run_job(f"halo_cases:{case}", ranks, args={"transport": transport})
 
 
