@@ -114,7 +114,7 @@ def balanced(records: Sequence[Record]) -> tuple[str | None, str]:
     bits = (slow["T_s"] - fast["T_s"]) / between if between > 0 else 0.0
     work_s = fast["T_s"] - bits / links.parse_rate(fast["link"])
     compute_s = statistics.median(record["C_s"] for record in linked)
-    share = f"{1e3 * max(work_s, 0.0):.0f} ms of T are the kernel's and MPI's work, on any links"
+    share = f"at least {1e3 * max(work_s, 0.0):.0f} ms of T are the kernel's and MPI's work, on any links"
     if bits <= 0 or work_s >= compute_s:
         return None, f"{share}: T is C on none"
     rate = bits / (compute_s - work_s)
