@@ -47,7 +47,8 @@ def run(effort, shape, cache):
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"OVERLAP_CACHE": cache},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        | {"OVERLAP_CACHE": cache},
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
     return json.loads(done.stdout) | {"process_s": perf_counter() - started_s}
