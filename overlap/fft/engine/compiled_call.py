@@ -31,7 +31,7 @@ from ...lowlevel.memory import (
     usleep,
     words,
 )
-from ...runtime.coordinator.rendezvous import BOARD, FLAG_BITS, LINE, NUMBER, RANK, SIZE, TAG_BITS, VALUE
+from ...runtime.coordinator.rendezvous import BOARD, FLAG_BITS, FLAGS, LINE, NUMBER, RANK, SIZE, TAG, TAG_BITS, VALUE
 from ...runtime.load import CALLS, COMPUTING_NS, THREADS_NS, WALL_NS
 from ...runtime.scheduling.whole_call import (
     AGREEMENT_WORD,
@@ -91,7 +91,7 @@ FIXED = -1  # in place of an array's number: what follows is an address
 ROW_WORDS = BASE + 2 * BASES
 COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)  # of an exchange
 NO_EXCHANGE = -1
-TAGS, FLAGS, WORD = (1 << TAG_BITS) - 1, (1 << FLAG_BITS) - 1, (1 << 64 - TAG_BITS) - 1
+WORD = (1 << 64 - TAG_BITS) - 1
 LOOKS = 64  # at a rank's word, before MPI is come to
 
 
@@ -258,7 +258,7 @@ def _tell(mpi: np.ndarray, word: int) -> None:
     rendezvous = words(mpi[MEETING])
     rendezvous[NUMBER] += 1
     number = rendezvous[NUMBER]
-    store_release(rendezvous[BOARD] + LINE * rendezvous[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAGS))
+    store_release(rendezvous[BOARD] + LINE * rendezvous[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAG))
 
 
 @njit
@@ -269,7 +269,7 @@ def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
     flag, sleep, looks = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
     while True:
         word = load_acquire(place)
-        if word & TAGS == rendezvous[NUMBER] & TAGS:
+        if word & TAG == rendezvous[NUMBER] & TAG:
             return (word >> TAG_BITS) & WORD
         looks += 1
         if looks < LOOKS:
