@@ -68,11 +68,10 @@ def demo(
                     continue
                 if record is not None:  # on rank 0
                     timelines.append((record, path))
-                if third and link == rates[-1]:
+                if third and number == len(rates):
                     rate, why = balanced(session.report["cases"])
                     session.note(why)
                     places += [] if rate is None else [rate]
-                    third = False
         if not timelines:
             return
         folder.mkdir(parents=True, exist_ok=True)
