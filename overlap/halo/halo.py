@@ -484,10 +484,9 @@ class Halo(CollectiveContext):
         if self.coordinator.left is not None:
             self.let_go()
             return None
+        # For ranks that wait in a round, this one if it has not ended here; the header is for those in any other call.
+        self._tell(error, self._rounds + (not self._active))
         self.freed, self._active = True, False
-        self._tell(
-            error, self._rounds + (not self._active)
-        )  # for ranks that wait in a round; the header is for those in any other call
         return self.coordinator.leave(error, self._over)
 
     def _closed_by_fork(self) -> None:
