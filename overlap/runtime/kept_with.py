@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +17,13 @@ class Closing(Protocol):
 
 
 Kept = TypeVar("Kept", bound=Closing)
+
+
+class _Attribute(Generic[Kept]):
+    """The attribute's value, which nothing else refers to: it goes when the communicator is freed."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
 
 
 class KeptWith(Generic[Kept]):
@@ -39,20 +47,22 @@ class KeptWith(Generic[Kept]):
 
     def of(self, comm: MPI.Intracomm) -> Kept:
         """Return that of a communicator, made now if there is none."""
+        # The attribute has no delete function: mpi4py would look up the topology of the communicator for its argument,
+        # and MPICH 5.0 does that in the list of attributes that it is just freeing, which can be a segmentation fault.
         if self._key is None:
-            self._key = MPI.Comm.Create_keyval(delete_fn=self._deleted)
+            self._key = MPI.Comm.Create_keyval()
         found: Any = comm.Get_attr(self._key)
         if found is None:
-            found = self._make(comm)
+            found = _Attribute(self._make(comm))
+            # The predefined ones go at MPI's end, where nothing can be made or freed any more.
+            closes = comm not in (MPI.COMM_WORLD, MPI.COMM_SELF)
+            weakref.finalize(found, self._deleted, found.kept, closes).atexit = False
             comm.Set_attr(self._key, found)
-            self.every.append(found)
-        return found
+            self.every.append(found.kept)
+        return found.kept
 
-    def _deleted(self, comm: MPI.Comm, key: int, kept: Kept) -> None:
-        """Close that of a communicator that all its ranks free.
-
-        The predefined ones go at MPI's end, where nothing can be made or freed any more.
-        """
-        if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+    def _deleted(self, kept: Kept, closes: bool) -> None:
+        """Close that of a communicator that all its ranks free."""
+        if closes:
             kept.close()
         self.every.remove(kept)

@@ -4,6 +4,7 @@ import numpy as np
 import scipy.fft
 from edge_cases import outcome
 from fft2_cases import raised, same_everywhere
+from mpi4py import MPI
 
 import overlap
 from overlap import fft
@@ -285,6 +286,22 @@ def plans_are_kept_and_bounded(comm):
     (last,) = held._plans.values()
     mine.Free()
     assert last.closed and last.runtime.closed and held not in functional._plans.every
+
+
+def freed_beside_other_attributes(comm):
+    """A communicator with plans and with other attributes is freed, however many attributes MPI has room for."""
+    comm.Create_cart([comm.size]).Free()  # only since there is one, MPICH looks for topologies
+    others, key = [], MPI.Comm.Create_keyval()
+    for _ in range(64):  # MPICH makes room for 32 attributes, and for more when it needs it
+        mine = comm.Dup()
+        held = functional._plans.of(mine)
+        mine.bcast(None)  # mpi4py's own attribute
+        mine.Free()
+        assert held not in functional._plans.every
+        others.append(comm.Dup())
+        others[-1].Set_attr(key, None)
+    for other in others:
+        other.Free()
 
 
 def numpy_counts(comm):

@@ -9,5 +9,4 @@ from marks import exhaustive
     "ranks, mpi", [(1, "mpich"), (2, "mpich"), exhaustive(3, "mpich"), exhaustive(2, "openmpi")], indirect=["mpi"]
 )
 def test_inputs_are_taken_as_the_page_says(ranks, mpi):
-    # An open defect: on a rank that has served certain other cases it ends in a segmentation fault in MPI_Comm_free.
-    jobs.run_job("accepted_cases:as_the_page_says,refused_alike", ranks, mpi=mpi, fresh=True)
+    jobs.run_job("accepted_cases:as_the_page_says,refused_alike", ranks, mpi=mpi)
