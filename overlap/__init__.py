@@ -28,7 +28,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     protected       fields that are kept in other ranks' memory, in case that ranks are lost
     output          fields at several times in one file
-    timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
+    timing          what it should take: formulas, all-to-alls, simulated ranks
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
     fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and the transforms they are made of

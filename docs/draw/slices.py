@@ -1,4 +1,4 @@
-"""Draw what hides behind what: the runtime's own scheduler on a virtual clock, slice by slice.
+"""Draw what hides behind what: the simulated schedule of the runtime, slice by slice.
 
 python docs/draw/slices.py docs/ideas
 """
@@ -6,16 +6,14 @@ python docs/draw/slices.py docs/ideas
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from svg import COLOURS, INK, Picture, lighter
 
-from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer
-from overlap.timing.simulate.clock import Clock
-from overlap.timing.simulate.network import Network
-from overlap.timing.simulate.rank import Rank, VirtualOperation
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, ranks
 
 SLICES, STEP_S, BANDWIDTH_BPS = 6, 1.0, 1.0
 NBYTES = 2.0  # of a slice's exchange: it takes as long as the slice's two steps
@@ -29,39 +27,9 @@ COMPUTE, EXCHANGE = COLOURS[0], COLOURS[1]
 class Record:
     """Begin and end, in virtual seconds, of every step and of every exchange, by slice."""
 
-    steps: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
-    exchanges: dict[int, tuple[float, float]] = field(default_factory=dict)
-    end_s: float = 0.0
-
-
-class RecordedRank(Rank):
-    """A simulated rank that notes when its steps and exchanges begin and end."""
-
-    def __init__(self, record: Record, *arguments: Any) -> None:
-        self.record = record
-        self._of: dict[Any, int] = {}  # the slice of every exchange, by its ticket
-        super().__init__(*arguments)
-
-    async def _slice(self, key: int, resources: None) -> None:
-        steps, transfers = self._program.steps[key], self._program.transfers[key]
-        for place, seconds in enumerate(steps):
-            begin_s = self.clock.now_s
-            self.compute(seconds)
-            self.record.steps[key, place] = begin_s, self.clock.now_s
-            if place < len(transfers):
-                await VirtualOperation(self, transfers[place], (key, place))
-
-    def issue(self, operation: VirtualOperation) -> Any:
-        ticket = super().issue(operation)
-        self._of[ticket] = operation.signature[0]
-        self.record.exchanges[operation.signature[0]] = self.clock.now_s, self.clock.now_s
-        return ticket
-
-    def completed(self, ticket: Any) -> None:
-        if ticket in self._of:  # and is no reduction of the runtime's own
-            key = self._of[ticket]
-            self.record.exchanges[key] = self.record.exchanges[key][0], self.clock.now_s
-        super().completed(ticket)
+    steps: dict[tuple[int, int], tuple[float, float]]
+    exchanges: dict[int, tuple[float, float]]
+    end_s: float
 
 
 def run(wait: str, depth: int) -> Record:
@@ -75,16 +43,25 @@ def run(wait: str, depth: int) -> Record:
     """
     options = Options(ranks=2, workers=1, wait=wait, depth=depth)
     program = Program.alike(SLICES, (STEP_S, STEP_S), (SimulatedTransfer(NBYTES, 1),))
-    record, clock = Record(), Clock()
-    rank = RecordedRank(record, 0, clock, Network(clock, MACHINE, options.ranks, 1), MACHINE, program, options)
-    clock.run()
-    record.end_s = rank.end_s or 0.0
+    found = ranks.run(MACHINE, (program,), (1.0,), options, np.empty((1, 0)))
+    record = Record(
+        {(key, place): (begin_s, end_s) for (key, place), begin_s, end_s in rows(found.steps_s)},
+        {key: (begin_s, end_s) for (key, _), begin_s, end_s in rows(found.exchanges_s)},
+        float(found.ends_s[0]),
+    )
     # The link carries one exchange at a time, in the order of issue.
     free_s = 0.0
     for key, (begin_s, end_s) in sorted(record.exchanges.items(), key=lambda item: item[1][1]):
         record.exchanges[key] = max(begin_s, free_s), end_s
         free_s = end_s
     return record
+
+
+def rows(times_s: np.ndarray) -> Iterator[tuple[tuple[int, ...], float, float]]:
+    """Iterate over slices and the places in them, and begin and end there, in the order of time."""
+    for place in sorted(np.ndindex(times_s.shape[:2]), key=lambda place: tuple(times_s[place])):
+        begin_s, end_s = times_s[place].tolist()
+        yield place, begin_s, end_s
 
 
 LEFT, UNIT, ROW = 96.0, 20.5, 24.0

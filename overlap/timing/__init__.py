@@ -1,1 +1,1 @@
-"""What it should take: the timing model, models of all-to-alls, the runtime on a virtual clock."""
+"""What it should take: the timing model, models of all-to-alls, simulated ranks."""

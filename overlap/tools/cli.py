@@ -405,7 +405,6 @@ def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
         parser.error("--workload: expected --machine, and no report")
     if given.png:
         need("matplotlib")
-    need("greenlet")
     workload = Workload(
         workload=given.workload,
         slices=given.slices or 64,

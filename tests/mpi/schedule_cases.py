@@ -8,8 +8,6 @@ from fft2_cases import random, same_bits
 import overlap
 from overlap.fft.engine import schedule as schedules
 from overlap.fft.engine.schedule import Schedule
-from overlap.runtime.scheduling.executor import Executor
-from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
 
 ESTIMATE = {"effort": "estimate", "chunk": 1}
 PLANS = (
@@ -75,13 +73,3 @@ def other_arrays(comm):
             expected = np.fft.rfft2(fields[first] * fields[second])[plan.spectrum.local_slice]
             np.testing.assert_allclose(acting(spectra[first], spectra[second]), expected, rtol=0, atol=1e-10)
         assert len(acting._schedules) == 1
-
-
-def simulated_is_what_runs(comm):
-    """The simulation runs the executor of the runtime, and its ways to wait."""
-    machine = Machine(name="any", fft_flops=1e9, copy_Bps=1e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    program = Program.alike(5, (1e-4, 1e-4), (SimulatedTransfer(1e4, 1),))
-    for wait in ("off", "block", "poll"):
-        with counted(Executor, "run") as runs, counted(Executor, "waiting") as ways:
-            simulate(program, machine, Options(ranks=2, workers=1, depth=2, wait=wait))
-        assert runs.called and ways.called, wait

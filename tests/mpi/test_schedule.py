@@ -4,7 +4,7 @@ import jobs
 import pytest
 from marks import exhaustive
 
-CASES = "traced_is_what_runs,printed,other_arrays,simulated_is_what_runs"
+CASES = "traced_is_what_runs,printed,other_arrays"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])

@@ -45,7 +45,6 @@ IMPORTERS = {
     "dedalus": {"compat/dedalus/hooks.py", "compat/dedalus/lines.py"},
     "fluidfft": {"compat/fluidfft/fft3d.py", "compat/fluidsim.py"},
     "fluidsim": {"compat/fluidsim.py"},
-    "greenlet": {"timing/simulate/clock.py"},
     "numba": {
         "compiled.py",
         "lowlevel",
@@ -61,7 +60,7 @@ IMPORTERS = {
 }
 # Circles that are there for annotations alone, behind ``if TYPE_CHECKING``. The list only becomes shorter.
 ANNOTATED: set[str] = set()
-LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
+LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft"}  # extras: never at module level
 
 
 def read_layers(docstring):

@@ -4,15 +4,18 @@ import json
 from dataclasses import replace
 from math import ceil, inf, nan
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
+import virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.errors import InputError
 from overlap.runtime.coordinator.hot_wait import LONGEST_SLEEP_S
 from overlap.timing import model
-from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, simulate
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, ranks, simulate
 from overlap.timing.threads import ThreadScaling
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
@@ -197,6 +200,83 @@ def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
     assert one.simulated == 1 and every.simulated == ranks
     assert one.wall_s == pytest.approx(every.wall_s, rel=1e-12)
     assert one.order == every.order
+
+
+@st.composite
+def jobs(draw):
+    """Machines, programs of every rank, and options, of all kinds."""
+    count = draw(st.sampled_from([1, 2, 3, 4, 6]))
+    number = st.sampled_from
+    machine = replace(
+        IDEAL,
+        copy_Bps=draw(number([1e12, 1e8, 1e6])),
+        latency_s=draw(number([0.0, 1e-4, 1e-5])),
+        bandwidth_Bps=draw(number([1e6, 1e9])),
+        message_s=draw(number([0.0, 1e-5])),
+        byte_s=draw(number([0.0, 1e-8, 1e-7])),
+        burst_nbytes=draw(number([0.0, 100.0, 1e4])),
+        eager_nbytes=draw(number([0.0, 300.0, 1e6])),
+        ranks_per_node=draw(number([1, 2, 3, 16])),
+        operation_s=draw(number([0.0, 1e-5])),
+        interpreter_s=draw(number([0.0, 1e-4, 1e-2])),
+        poll_s=draw(number([0.0, 1e-5, 1e-6])),
+        wake_s=draw(number([0.0, 1e-5])),
+        busy_wake_s=draw(number([0.0, 1e-4])),
+        jitter=draw(number([0.0, 0.1, 1.0])),
+    )
+    exchanges = draw(st.lists(st.integers(0, 3), max_size=24))
+    random = Random(draw(st.integers(0, 999)))
+
+    def one_rank():
+        steps = (
+            tuple(random.choice((0.0, 2e-5, 1e-3, 1e-3 * random.random())) for _ in range(n + 1)) for n in exchanges
+        )
+        transfers = (
+            tuple(
+                SimulatedTransfer(random.choice((0.0, 500.0, 1e3 * random.random())), random.choice((0, 1, count - 1)))
+                for _ in range(n)
+            )
+            for n in exchanges
+        )
+        return Program(tuple(steps), tuple(transfers))
+
+    programs = [one_rank() for _ in range(count)] if draw(st.booleans()) else [one_rank()] * count
+    options = Options(
+        ranks=count,
+        workers=draw(st.integers(1, 5)),
+        wait=draw(st.sampled_from(WAITS)),
+        depth=draw(number([1, 2, 4, 9])),
+        in_flight=draw(number([None, 1, 2])),
+        agree_every=draw(number([1, 5, 64])),
+        seed=draw(st.integers(0, 99)),
+        speeds=draw(st.none() | st.just(tuple(0.5 + random.random() for _ in range(count)))),
+    )
+    return machine, programs, options
+
+
+@given(jobs())
+@settings(max_examples=150, deadline=None)
+def test_it_is_the_runtime_on_a_virtual_clock(job):
+    """The runtime's own executor, run on a virtual clock, takes the same time to the last bit, in the same order."""
+    machine, programs, options = job
+    result = simulate(programs, machine, options)
+    assert (result.wall_s, result.order) == virtual.run(programs, machine, options)
+
+
+def test_one_that_stands_for_all_is_the_runtime_on_a_virtual_clock():
+    machine = replace(IDEAL, latency_s=1e-4, poll_s=1e-5, ranks_per_node=2, byte_s=1e-8, busy_wake_s=1e-4)
+    what = Program.alike(40, (1e-3,) * 3, (SimulatedTransfer(500, 3),) * 2)
+    for wait in WAITS:
+        options = Options(ranks=4, workers=2, wait=wait, depth=4, agree_every=5)
+        assert simulate(what, machine, options).wall_s == virtual.run([what], machine, options)[0]
+
+
+def test_first_ranks_steps_and_exchanges_are_told():
+    """Two slices without overlap: step, exchange, step; one after the other."""
+    what = Program.alike(2, (1.0, 3.0), (SimulatedTransfer(2e6, 1),))
+    found = ranks.run(IDEAL, [what], [1.0], Options(wait="off", depth=1), np.empty((1, 0)))
+    np.testing.assert_allclose(found.steps_s, [[[0, 1], [3, 6]], [[6, 7], [9, 12]]])
+    np.testing.assert_allclose(found.exchanges_s, [[[1, 3]], [[7, 9]]])
 
 
 @pytest.mark.parametrize("depth", [1, 3, 4, 8])

@@ -1,16 +1,16 @@
-"""Simulation: how long a slice program takes on a machine; its schedule on a virtual clock.
+"""Simulation: how long a slice program takes on a machine; the runtime's schedule on a virtual clock.
 
 Lowest first:
 
-    clock       virtual time, light threads
     machine     a machine in a few numbers; TOML
     program     slices that compute and exchange; those of the plans
     options     how it runs
-    network     when an exchange is over
-    rank        the runtime's own code on the virtual clock
+    ranks       the runtime's schedule on all ranks, stepped together in compiled code
+    run         a simulation, and the closed forms next to it
 
-What is predicted is what runs: issue order, ready steps, core tokens, limits and sleeps are the runtime's
-own code. What is modelled is the machine: see `Machine`, `Network` and `Rank`.
+What is predicted is what runs: issue order, ready steps, core tokens, limits and sleeps are the runtime's; the tests
+hold each of them to the runtime's own code on a virtual clock. What is modelled is the machine: see `Machine` and
+`ranks`.
 
 Ranks that are all alike (one program, no jitter) are at every moment in the same state, so one of
 them is simulated and stands for all; the result is that of simulating each of them. Otherwise

@@ -9,12 +9,10 @@ import numpy as np
 
 from ...errors import InputError
 from .. import model
-from .clock import Clock
 from .machine import Machine
-from .network import Network
 from .options import Options
 from .program import Program
-from .rank import Rank
+from .ranks import run
 
 
 @dataclass(frozen=True)
@@ -85,28 +83,27 @@ def simulate(
         _check(programs, options)
     alone = alike and not machine.jitter and not every_rank and options.speeds is None
     count = 1 if alone else options.ranks
-    clock = Clock()
-    network = Network(clock, machine, options.ranks, count)
-    seeds = np.random.SeedSequence(options.seed).spawn(count)
-    speeds = options.speeds or (1.0,) * count
-    ranks = [
-        Rank(
-            number,
-            clock,
-            network,
-            machine,
-            programs[number].scaled(1 / speeds[number]),
-            options,
-            np.random.default_rng(seed) if machine.jitter else None,
-        )
-        for number, seed in enumerate(seeds)
-    ]
-    clock.run()
-    ends_s = [rank.end_s for rank in ranks if rank.end_s is not None]
-    if len(ends_s) < count:
-        stuck = [rank.number for rank in ranks if rank.end_s is None]
+    found = run(
+        machine,
+        programs[:count],
+        options.speeds or (1.0,) * count,
+        options,
+        _factors(programs[:count], machine, options),
+    )
+    stuck = np.flatnonzero(found.ends_s < 0).tolist()
+    if stuck:
         raise RuntimeError(f"ranks {stuck[:8]} of the simulation wait for ever")
-    return Result(max(ends_s), network.order, count)
+    return Result(float(found.ends_s.max()), list(map(tuple, found.order.tolist())), count)
+
+
+def _factors(programs: Sequence[Program], machine: Machine, options: Options) -> np.ndarray:
+    """Draw by what the times of each rank's steps are multiplied: factors of mean 1."""
+    if not machine.jitter:
+        return np.empty((len(programs), 0))
+    count = sum(map(len, programs[0].steps))
+    mean = -(machine.jitter**2) / 2
+    seeds = np.random.SeedSequence(options.seed).spawn(len(programs))
+    return np.array([np.random.default_rng(seed).lognormal(mean, machine.jitter, count) for seed in seeds])
 
 
 def _check(programs: Sequence[Program], options: Options) -> None:

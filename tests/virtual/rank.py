@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.requests.agreement import weight
-from ...runtime.requests.requests import Operation
-from ...runtime.scheduling.executor import Executor
-from ...runtime.scheduling.host import Host
-from ...runtime.scheduling.job import Job
-from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
-from ...runtime.scheduling.ready_steps import CoreTokens, ReadySteps
+from overlap.runtime.requests.agreement import weight
+from overlap.runtime.requests.requests import Operation
+from overlap.runtime.scheduling.executor import Executor
+from overlap.runtime.scheduling.host import Host
+from overlap.runtime.scheduling.job import Job
+from overlap.runtime.scheduling.polling import POLLS_PER_EXCHANGE
+from overlap.runtime.scheduling.ready_steps import CoreTokens, ReadySteps
+from overlap.timing.simulate.machine import Machine
+from overlap.timing.simulate.options import Options
+from overlap.timing.simulate.program import Program, SimulatedTransfer
+
 from .clock import Clock, Queue, SimulatedWakeEvent
-from .machine import Machine
 from .network import Network, Ticket
-from .options import Options
-from .program import Program, SimulatedTransfer
 
 
 class VirtualOperation(Operation):

@@ -16,9 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
+from overlap.timing.simulate.machine import Machine
+from overlap.timing.simulate.program import SimulatedTransfer
+
 from .clock import Clock
-from .machine import Machine
-from .program import SimulatedTransfer
 
 
 class Member(Protocol):
