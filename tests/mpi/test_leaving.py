@@ -32,6 +32,30 @@ if how in ("never", "mpi4py"):
 use(rt)
 """
 
+UNDER_PYTEST = """
+from mpi4py import MPI
+import overlap
+
+def use(rt):
+    async def program(z):
+        await rt.comm.Barrier()
+    rt.pipelined(program)([0])
+
+def test_with():
+    with overlap.Runtime(MPI.COMM_WORLD, deadline_s=None) as rt:
+        use(rt)
+        if MPI.COMM_WORLD.rank == 0:
+            raise ValueError("in a with block")
+        use(rt)
+
+def test_without():
+    rt = overlap.Runtime(MPI.COMM_WORLD, deadline_s=None)
+    use(rt)
+    if MPI.COMM_WORLD.rank == 0:
+        raise ValueError("outside")
+    use(rt)
+"""
+
 
 def test_an_exception_between_two_calls_is_told():
     jobs.run_job(CASES, 2, deadline_s=240, fresh=True)  # halos that were left keep their communicators
@@ -53,13 +77,13 @@ def test_a_thread_tells_the_others(mpi, request):
 
 
 def run_program(tmp_path, how, *options):
-    """Run the program, whose rank 0 ends in the middle; (status, stderr)."""
+    """Run the program, whose rank 0 ends in the middle; (status, output)."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     command, env = processes.launcher_command("mpich")
     with commands.process(*command, "-n", 2, sys.executable, *options, script, how, env=env) as job:
-        _, err = job.communicate(timeout=commands.DEADLINE_S)
-    return job.returncode, err
+        out, err = job.communicate(timeout=commands.DEADLINE_S)
+    return job.returncode, out + err  # IPython writes to the former
 
 
 def test_an_exception_that_ends_the_process_is_told(tmp_path):
@@ -73,6 +97,27 @@ def test_an_exception_that_ends_the_process_is_told(tmp_path):
 def test_the_end_of_a_process_is_told(tmp_path):
     status, err = run_program(tmp_path, "exit")
     assert status != 0 and "RankError: failed on rank 0: its process has ended without close()" in err, err
+
+
+def test_ipython_is_told_of(tmp_path):
+    status, err = run_program(tmp_path, "raise", "-m", "IPython", "--colors=NoColor")
+    assert status != 0
+    assert "RankError: failed on rank 0: its process has ended without close(), after ValueError: on purpose" in err, (
+        err
+    )
+
+
+def test_pytest_is_told_of(tmp_path):
+    script = tmp_path / "test_program.py"
+    script.write_text(UNDER_PYTEST)
+    command, env = processes.launcher_command("mpich")
+    options = "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"
+    with commands.process(*command, "-n", 2, sys.executable, *options, script, env=env) as job:
+        out, _ = job.communicate(timeout=commands.DEADLINE_S)
+    assert job.returncode != 0
+    # pytest goes on after a test that has failed, and its process ends well.
+    assert "RankError: failed on rank 0: ValueError: in a with block" in out, out
+    assert "RankError: failed on rank 0: its process has ended without close(), after ValueError: outside" in out, out
 
 
 def test_the_deadline_ends_a_job_of_which_a_rank_has_failed(tmp_path):

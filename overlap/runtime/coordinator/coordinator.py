@@ -245,6 +245,7 @@ class Coordinator:
             return None
         if not leaving and any(report.leaving for report in reports):
             self.left = common
+            departure.leave(self._member)  # all ranks know that one has left: nobody meets here any more
         return self.mark(common)
 
     def failed(self, error: MPI.Exception, what: str) -> BaseException:

@@ -27,7 +27,7 @@ from ...abort import abort, limited_to
 from ...errors import formatted
 from ...freed import ended_by
 from .rendezvous import Rendezvous
-from .reports import Report
+from .reports import UNCLOSED, Report
 
 MPI4PY_S = 1.0  # for others to be told, where mpi4py ends the job at the end of a process that has failed
 
@@ -126,7 +126,7 @@ def _at_exit() -> None:
     error = ended_by()
     while _members:  # in the order in which all ranks have made them, where no thread can wait for each
         rendezvous, deadline_s = _members.pop(next(iter(_members)))
-        Departure(rendezvous, Report(leaving=True), deadline_s if error is not None else None).send()
+        Departure(rendezvous, _unclosed(), deadline_s if error is not None else None).send()
     waiting = list(_departures)
     aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
     limit_s = None
@@ -146,6 +146,15 @@ def _at_exit() -> None:
                     f"no call in which they could be told of it within {limit_s:g} s"
                 )
             return
+
+
+def _unclosed() -> Report:
+    """Report that this process ends without `close`."""
+    shown = getattr(sys, "last_value", None)  # IPython and pytest print exceptions themselves, and go on
+    if shown is None:
+        return Report(leaving=True)
+    summary, traceback_text = formatted(shown)
+    return Report(leaving=True, failure=(f"{UNCLOSED}, after {summary}", traceback_text))
 
 
 def _forget() -> None:

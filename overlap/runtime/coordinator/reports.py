@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ...errors import InputError, OverlapError, RankError, formatted
 
+UNCLOSED = "its process has ended without close()"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -53,7 +55,7 @@ def common_error(reports: list[Report]) -> OverlapError | None:
     gone = [rank for rank, report in enumerate(reports) if report.leaving]
     if len(gone) == len(reports):
         return None
-    return RankError(gone[0], "its process has ended without close()", "(it ended without an exception)")
+    return RankError(gone[0], UNCLOSED, "(it ended without an exception)")
 
 
 def _named(ranks: list[int], size: int) -> str:
