@@ -170,7 +170,7 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
     rows, columns = matrix.shape
     if rows < columns or times.shape != (rows,):
         raise ValueError(
-            f"seconds: expected one time per row of counts, at least {columns}, got {times.shape} for {matrix.shape}"
+            f"seconds: expected one time per row of counts, at least {columns}, received {times.shape} for {matrix.shape}"
         )
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError("seconds: expected finite times > 0")

@@ -89,14 +89,14 @@ def fit_message_time(nbytes: Iterable[float], seconds: Iterable[float]) -> Laten
     """
     nbytes, seconds = [float(n) for n in nbytes], [float(t) for t in seconds]
     if len(nbytes) != len(seconds):
-        raise ValueError(f"seconds: expected one time per size, {len(nbytes)}, got {len(seconds)}")
+        raise ValueError(f"seconds: expected one time per size, {len(nbytes)}, received {len(seconds)}")
     for n, t in zip(nbytes, seconds):
         if not (math.isfinite(n) and n >= 0):
-            raise ValueError(f"nbytes: expected finite sizes >= 0, got {n!r}")
+            raise ValueError(f"nbytes: expected finite sizes >= 0, received {n!r}")
         if not (math.isfinite(t) and t > 0):
-            raise ValueError(f"seconds: expected finite times > 0, got {t!r}")
+            raise ValueError(f"seconds: expected finite times > 0, received {t!r}")
     if len(set(nbytes)) < 2:
-        raise ValueError(f"nbytes: expected at least two different sizes, got {sorted(set(nbytes))}")
+        raise ValueError(f"nbytes: expected at least two different sizes, received {sorted(set(nbytes))}")
     # In relative terms every measurement reads 1 = L a + (1/W) b with a = 1/t and b = n/t.
     a = [1 / t for t in seconds]
     b = [n / t for n, t in zip(nbytes, seconds)]

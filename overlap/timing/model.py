@@ -181,7 +181,7 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     compute_s = seconds("compute_s", compute_s)
     weights = speeds if weights is None else weights
     if not speeds or len(speeds) != len(weights) or not all(0 < each < math.inf for each in (*speeds, *weights)):
-        raise ValueError(f"expected as many positive speeds and weights, got {speeds!r} and {weights!r}")
+        raise ValueError(f"expected as many positive speeds and weights, received {speeds!r} and {weights!r}")
     whole = math.fsum(weights)
     return compute_s * len(speeds) * max(weight / (speed * whole) for speed, weight in zip(speeds, weights))
 
@@ -355,7 +355,7 @@ def pipeline_s(
     elif wait == "poll":
         wall_s = poll_s(compute_s, communication_s, slices=messages, workers=workers)
     else:
-        raise ValueError(f"wait: expected one of off, block, poll, got {wait!r}")
+        raise ValueError(f"wait: expected one of off, block, poll, received {wait!r}")
     if depth is not None:
         slots = min(count("depth", depth), messages)
         wall_s = max(wall_s, (messages * chunk_s + communication_s) / slots)

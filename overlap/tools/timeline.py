@@ -38,11 +38,11 @@ def _checked(spans: Iterable[Span]) -> list[Span]:
     spans = sorted(spans, key=display_order)
     for span in spans:
         if span.kind not in KINDS:
-            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {span.kind!r}")
+            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, received {span.kind!r}")
         if not (math.isfinite(span.start_s) and math.isfinite(span.end_s) and span.end_s >= span.start_s):
             raise ValueError(
                 f"span {span.label!r} of rank {span.rank}: expected finite times with "
-                f"start <= end, got {span.start_s!r} to {span.end_s!r}"
+                f"start <= end, received {span.start_s!r} to {span.end_s!r}"
             )
     return spans
 
@@ -296,7 +296,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
         if _FORMAT.encode() in content[:200]:
             reason = f"the file is cut off or damaged ({error}); it holds {len(content)} bytes"
         else:
-            reason = "expected JSON written by overlap.tools.timeline.write_chrome, got something else"
+            reason = "expected JSON written by overlap.tools.timeline.write_chrome, received something else"
         raise InputError(f"cannot read the trace {os.fspath(path)!r}: {reason}") from None
     try:
         found = document["otherData"]["format"]
@@ -305,7 +305,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
     if found != _FORMAT:
         raise InputError(
             f"cannot read the trace {os.fspath(path)!r}: expected JSON written by "
-            f"overlap.tools.timeline.write_chrome (format {_FORMAT!r}), got "
+            f"overlap.tools.timeline.write_chrome (format {_FORMAT!r}), received "
             + ("other JSON" if found is None else f"format {found!r}")
         )
     if not files.is_sealed(content, document["otherData"].get("digest")):
@@ -375,7 +375,7 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         raise ImportError("drawing a timeline needs matplotlib: pip install 'overlap-mpi[demo]'") from error
     spans = _checked(spans)
     if not spans:
-        raise ValueError("spans: expected at least one span to draw, got none")
+        raise ValueError("spans: expected at least one span to draw, received none")
     first_s = min(span.start_s for span in spans)
     wall_s = max(span.end_s for span in spans) - first_s or 1e-9
 

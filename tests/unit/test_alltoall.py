@@ -60,9 +60,9 @@ def test_plain_model_by_hand():
 @pytest.mark.parametrize(
     "points, grid, itemsize, words",
     [
-        (-5, (2, 2), 16, "points: expected .* got -5"),
-        (5, (2, 0), 16, "grid: expected .* got 0"),
-        (5, (2, 2), 0, "itemsize: expected .* got 0"),
+        (-5, (2, 2), 16, "points: expected .* received -5"),
+        (5, (2, 0), 16, "grid: expected .* received 0"),
+        (5, (2, 2), 0, "itemsize: expected .* received 0"),
     ],
 )
 def test_plain_model_refuses(points, grid, itemsize, words):

@@ -48,12 +48,12 @@ def test_fit_accepts_numpy():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: LatencyBandwidth(-1, 1), "latency_s: expected .* got -1"),
-        (lambda: LatencyBandwidth(1, math.nan), "bandwidth_Bps: expected .* got nan"),
-        (lambda: fit_message_time([1, 2], [1.0]), "one time per size, 2, got 1"),
-        (lambda: fit_message_time([1, 1], [1.0, 2.0]), "two different sizes, got"),
-        (lambda: fit_message_time([1, 2], [1.0, 0.0]), "seconds: expected .* got 0.0"),
-        (lambda: fit_message_time([-1, 2], [1.0, 1.0]), "nbytes: expected .* got -1.0"),
+        (lambda: LatencyBandwidth(-1, 1), "latency_s: expected .* received -1"),
+        (lambda: LatencyBandwidth(1, math.nan), "bandwidth_Bps: expected .* received nan"),
+        (lambda: fit_message_time([1, 2], [1.0]), "one time per size, 2, received 1"),
+        (lambda: fit_message_time([1, 1], [1.0, 2.0]), "two different sizes, received"),
+        (lambda: fit_message_time([1, 2], [1.0, 0.0]), "seconds: expected .* received 0.0"),
+        (lambda: fit_message_time([-1, 2], [1.0, 1.0]), "nbytes: expected .* received -1.0"),
     ],
 )
 def test_refusals_say_what_was_expected(call, words):

@@ -168,20 +168,20 @@ def test_chunks_leave_threads_idle_when_too_few():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: model.no_overlap_s(-1.0, 1.0), "compute_s: expected .* got -1.0"),
-        (lambda: model.no_overlap_s(1.0, math.nan), "communication_s: expected .* got nan"),
-        (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, got 0"),
-        (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* got 0"),
-        (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* got inf"),
-        (lambda: model.best_speedup(1.5), "workers: expected .* got 1.5"),
-        (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* got inf"),
-        (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* got -2.0"),
+        (lambda: model.no_overlap_s(-1.0, 1.0), "compute_s: expected .* received -1.0"),
+        (lambda: model.no_overlap_s(1.0, math.nan), "communication_s: expected .* received nan"),
+        (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, received 0"),
+        (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* received 0"),
+        (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* received inf"),
+        (lambda: model.best_speedup(1.5), "workers: expected .* received 1.5"),
+        (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* received inf"),
+        (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* received -2.0"),
         (
             lambda: model.pipeline_s(1, 1, LINK, slices=4, wait="auto"),
-            "wait: expected one of off, block, poll, got 'auto'",
+            "wait: expected one of off, block, poll, received 'auto'",
         ),
-        (lambda: model.pipeline_s(1, -1, LINK, slices=4), "nbytes: expected .* got -1"),
-        (lambda: model.pipeline_s(1, 1, LINK, slices=4, depth=0), "depth: expected .* got 0"),
+        (lambda: model.pipeline_s(1, -1, LINK, slices=4), "nbytes: expected .* received -1"),
+        (lambda: model.pipeline_s(1, 1, LINK, slices=4, depth=0), "depth: expected .* received 0"),
     ],
 )
 def test_refusals_say_what_was_expected(call, words):

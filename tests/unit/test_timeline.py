@@ -67,8 +67,8 @@ def test_summary_agrees_with_counting():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        (Span(0, "worker 0", "sleep", "", 0.0, 1.0), "kind: expected one of .* got 'sleep'"),
-        (compute(2.0, 1.0), "start <= end, got 2.0 to 1.0"),
+        (Span(0, "worker 0", "sleep", "", 0.0, 1.0), "kind: expected one of .* received 'sleep'"),
+        (compute(2.0, 1.0), "start <= end, received 2.0 to 1.0"),
         (compute(0.0, float("nan")), "finite times"),
     ],
 )
@@ -166,13 +166,13 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "content, words",
     [
-        (b"", "got something else"),
-        (b"\x89PNG\r\n\x1a\n\xff", "got something else"),
-        (b"[]", "got other JSON"),
-        (b"3", "got other JSON"),
-        (b'{"traceEvents": []}', "got other JSON"),
-        (b'{"otherData": {"format": "overlap-trace-99"}}', "got format 'overlap-trace-99'"),
-        (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": []}', "got format 'overlap-trace-1'"),
+        (b"", "received something else"),
+        (b"\x89PNG\r\n\x1a\n\xff", "received something else"),
+        (b"[]", "received other JSON"),
+        (b"3", "received other JSON"),
+        (b'{"traceEvents": []}', "received other JSON"),
+        (b'{"otherData": {"format": "overlap-trace-99"}}', "received format 'overlap-trace-99'"),
+        (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": []}', "received format 'overlap-trace-1'"),
         (b'{"otherData": {"format": "overlap-trace-2"}, "traceEvents": []}', "damaged: its content"),
     ],
 )

@@ -92,7 +92,7 @@ class Case:
         object.__setattr__(self, "shape", tuple(self.shape or job.shapes[-1]))
         if self.grid is not None:
             if self.workload != "fft3":
-                raise ValueError(f"grid: expected workload fft3, got {self.workload}")
+                raise ValueError(f"grid: expected workload fft3, received {self.workload}")
             object.__setattr__(self, "grid", tuple(self.grid))
         _one_of("wait", self.wait, MODES)
         _one_of("order", self.order, ORDERS)
@@ -100,19 +100,19 @@ class Case:
             _one_of("modes", mode, MODES)
         object.__setattr__(self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
         if len(self.shape) != len(job.axes):
-            raise ValueError(f"shape: expected ({', '.join(job.axes)}), got {self.shape}")
+            raise ValueError(f"shape: expected ({', '.join(job.axes)}), received {self.shape}")
         for name in ("slices", "workers", "rounds", "calls", "depth", "chunk", "in_flight"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+                raise ValueError(f"{name}: expected an integer >= 1, received {value!r}")
         if min(self.shape) < 1:
-            raise ValueError(f"shape: expected integers >= 1, got {self.shape}")
+            raise ValueError(f"shape: expected integers >= 1, received {self.shape}")
         if self.workload == "nonlinear":
             if self.shape[2] % 2 == 0:
-                raise ValueError(f"shape: expected an odd nkx, got {self.shape}")
+                raise ValueError(f"shape: expected an odd nkx, received {self.shape}")
             if self.chunk is not None or self.in_flight is not None:
                 raise ValueError(
-                    f"chunk, in_flight: expected none with workload nonlinear, got {self.chunk}, {self.in_flight}"
+                    f"chunk, in_flight: expected none with workload nonlinear, received {self.chunk}, {self.in_flight}"
                 )
         with suppress(TypeError):  # named below
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
@@ -121,17 +121,17 @@ class Case:
             raise ValueError(f"exchange: {problem}")
         if self.kinds is not None:
             if self.workload not in ("fft2", "fft3") or self.peer:
-                raise ValueError(f"kinds: expected workload fft2 or fft3 and no peer, got {self.workload}")
+                raise ValueError(f"kinds: expected workload fft2 or fft3 and no peer, received {self.workload}")
             object.__setattr__(self, "kinds", kinds_of(list(self.kinds), self.dtype, len(self.shape)))
             if problem := kinds_problem(self.kinds, self.shape, self.dtype, job.axes):
                 raise ValueError(f"kinds: {problem}")
             if not _has_scipy():
-                raise ValueError("kinds: expected scipy to be installed, by which results are checked, got none")
+                raise ValueError("kinds: expected scipy to be installed, by which results are checked, received none")
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
             raise ValueError(
                 "peer: expected workload fft2, or fft3 of one field, in natural "
-                f"order, which mpi4py-fft can do, got {self.slices} of {self.workload} in "
+                f"order, which mpi4py-fft can do, received {self.slices} of {self.workload} in "
                 f"{self.order} order"
             )
 
@@ -152,7 +152,7 @@ class Case:
 
 def _one_of(name: str, value: object, allowed: Collection[str]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, received {value!r}")
 
 
 def _has_scipy() -> bool:

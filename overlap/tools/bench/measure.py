@@ -191,7 +191,7 @@ def _check(
     error = max_rel_error(comm, job, case, plan, result)
     if not error <= error_limit(case):
         raise WrongResult(
-            f"{case.workload}: expected a relative error of at most {error_limit(case):.1e}, got {error:.1e}"
+            f"{case.workload}: expected a relative error of at most {error_limit(case):.1e}, received {error:.1e}"
         )
     seen = {runs["off"].settings}
     for name, run in runs.items():
@@ -204,7 +204,7 @@ def _check(
         if not comm.allreduce(same, MPI.LAND):
             raise WrongResult(
                 f"{case.workload}: expected the bits of the result without overlap, "
-                f"got others with {name} ({run.settings})"
+                f"received others with {name} ({run.settings})"
             )
     return error
 

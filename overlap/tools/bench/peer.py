@@ -188,7 +188,7 @@ def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> Non
     limit = 100 * np.finfo(there.dtype).eps
     if not worst < limit:
         raise RuntimeError(
-            f"mpi4py-fft ({prepared.setting}): expected a relative error below {limit:.1e}, got {worst:.1e}"
+            f"mpi4py-fft ({prepared.setting}): expected a relative error below {limit:.1e}, received {worst:.1e}"
         )
 
 
