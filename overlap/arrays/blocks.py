@@ -241,33 +241,33 @@ class Blocks:
         if not all(map(length_of, self.part(rank))):
             return
         # Places along each axis are counted among the blocks that have cells.
-        here = [places.index(place) for places, place in zip(filled, coordinates(rank, self.grid))]
+        own_places = [places.index(place) for places, place in zip(filled, coordinates(rank, self.grid))]
         steps = [prod(self.grid[:axis]) for axis in range(len(self.grid))]
-        for offset in product((-1, 0, 1), repeat=len(here)):
+        for offset in product((-1, 0, 1), repeat=len(own_places)):
             sides = sum(map(abs, offset))
             if not sides or (sides > 1 and not self.corners):
                 continue
-            there = [place + step for place, step in zip(here, offset)]
+            peer_places = [place + step for place, step in zip(own_places, offset)]
             if any(
                 not (periodic or 0 <= place < len(places))
-                for place, places, periodic in zip(there, filled, self.periodic)
+                for place, places, periodic in zip(peer_places, filled, self.periodic)
             ):
                 continue
-            other = sum(places[place % len(places)] * step for place, places, step in zip(there, filled, steps))
+            peer = sum(places[place % len(places)] * step for place, places, step in zip(peer_places, filled, steps))
             if any(not width[step > 0] for step, width in zip(offset, self.width) if step):
                 continue
             receive, send = [], []
-            for step, own, theirs, (low, high) in zip(offset, self.own(rank), self.own(other), self.width):
+            for step, own, peer_own, (low, high) in zip(offset, self.own(rank), self.own(peer), self.width):
                 if step == 0:
                     receive.append(own)
-                    send.append(theirs)
+                    send.append(peer_own)
                 elif step < 0:
                     receive.append(slice(0, low))
-                    send.append(slice(theirs.stop - low, theirs.stop))
+                    send.append(slice(peer_own.stop - low, peer_own.stop))
                 else:
                     receive.append(slice(own.stop, own.stop + high))
-                    send.append(slice(theirs.start, theirs.start + high))
-            yield Neighbour(other, offset, tuple(receive), tuple(send))
+                    send.append(slice(peer_own.start, peer_own.start + high))
+            yield Neighbour(peer, offset, tuple(receive), tuple(send))
 
 
 def _widths(width: Any, axes: int) -> tuple[tuple[int, int], ...]:
@@ -275,7 +275,7 @@ def _widths(width: Any, axes: int) -> tuple[tuple[int, int], ...]:
     given = (width,) * axes if isinstance(width, int) else tuple(width)
     pairs = tuple((each, each) if isinstance(each, int) else tuple(each) for each in given)
     if len(pairs) != axes or any(
-        len(pair) != 2 or not all(isinstance(one, int) and one >= 0 for one in pair) for pair in pairs
+        len(pair) != 2 or not all(isinstance(number, int) and number >= 0 for number in pair) for pair in pairs
     ):
         raise InputError(
             f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received {width!r}"

@@ -40,19 +40,19 @@ class Crossing:
 
     def __init__(self, sent: Sequence[Sequence[Box]], received: Sequence[Sequence[Box]], rank: int) -> None:
         self._sent, self._received, self._rank = sent, received, rank
-        self._counts = [[sum(prod(box_shape(box)) for box in some) for some in boxes] for boxes in (sent, received)]
-        (kept, whole), (there, back) = (self._counts[1][rank], sum(self._counts[1])), self._counts
-        there[rank] = back[rank] = 0
+        self._counts = [[sum(prod(box_shape(box)) for box in sides) for sides in boxes] for boxes in (sent, received)]
+        (kept, whole), (send_counts, receive_counts) = (self._counts[1][rank], sum(self._counts[1])), self._counts
+        send_counts[rank] = receive_counts[rank] = 0
         self._kept = whole - kept
-        self.sizes = sum(there), whole
+        self.sizes = sum(send_counts), whole
 
     @classmethod
     def between(cls, everyone: Sequence[tuple[Box, Box]], rank: int) -> Crossing:
         """Return the crossing of an array of which every rank holds the one box before, and the other after."""
-        here, there = everyone[rank]
+        source_box, target_box = everyone[rank]
         return cls(
-            [[within(box, here) for box in common(here, [other])] for _, other in everyone],
-            [[within(box, there) for box in common(there, [other])] for other, _ in everyone],
+            [[within(box, source_box) for box in common(source_box, [peer_box])] for _, peer_box in everyone],
+            [[within(box, target_box) for box in common(target_box, [peer_box])] for peer_box, _ in everyone],
             rank,
         )
 
@@ -79,11 +79,11 @@ class Crossing:
         InputError
             With ``exchange="f4"``: a finite number is too large.
         """
-        for buffer, some in (
+        for buffer, peer_boxes in (
             (send, _others_first(pieces, self._rank)[:-1]),
             (receive[entries * self._kept :], [pieces[self._rank]]),
         ):
-            parts = [piece for each in some for piece in each]
+            parts = [piece for each in peer_boxes for piece in each]
             for place, piece in zip(_cut(buffer, (piece.shape for piece in parts)), parts):
                 place[...] = rounded(piece, exchange)
 
@@ -94,7 +94,7 @@ class Crossing:
 
     def unpack(self, receive: np.ndarray, target: np.ndarray) -> None:
         """Store what was received, and kept, in the local array."""
-        places = [_part(target, box) for some in _others_first(self._received, self._rank) for box in some]
+        places = [_part(target, box) for peer_boxes in _others_first(self._received, self._rank) for box in peer_boxes]
         for place, piece in zip(places, _cut(receive, (place.shape for place in places))):
             place[...] = piece
 
@@ -108,7 +108,7 @@ class Crossing:
 
 def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tuple[slice, ...]]:
     """Return what a box of a global array has in common with others, where that is anything."""
-    return [found for other in others if (found := overlapping(box, other)) is not None]
+    return [shared for other in others if (shared := overlapping(box, other)) is not None]
 
 
 def _part(array: np.ndarray, box: Box) -> np.ndarray:

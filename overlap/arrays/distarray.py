@@ -76,9 +76,9 @@ class DistArray(PlacedArray):
             raise InputError(problem)
         if array.shape != where.shape:
             raise InputError(f"expected a local part of shape {where.shape}, received {array.shape}")
-        found = placed_as(cls, array, None, where)
-        found.comm = comm
-        return found
+        placed = placed_as(cls, array, None, where)
+        placed.comm = comm
+        return placed
 
     def gather(self, root: int = 0, index: Sequence[int | slice] | None = None) -> np.ndarray | None:
         """Bring the global array, or a part of it, to rank `root`; the others get None (collective).
@@ -138,8 +138,8 @@ class DistArray(PlacedArray):
             larger than 3.4e38.
         """
         with self._known("redistributing an array") as (comm, where):
-            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange, shares)
-        return placed_as(type(self), *found)
+            moved = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange, shares)
+        return placed_as(type(self), *moved)
 
     # ---- reductions over all ranks: what numpy's own methods, `sum` and so on, give is of the local part ----------
 

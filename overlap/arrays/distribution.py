@@ -46,8 +46,8 @@ class Distribution:
         return tuple(map(length_of, self.local_slice))
 
     def __str__(self) -> str:
-        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
-        return f"global shape {self.global_shape}, split along axes {self.axes}, with [{here}] here"
+        held = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        return f"global shape {self.global_shape}, split along axes {self.axes}, with [{held}] here"
 
     def problem(self) -> str | None:
         """Return what is wrong with the values, as text, or None."""
@@ -77,8 +77,8 @@ class Distribution:
 
     def agrees_with(self, other: Distribution) -> bool:
         """Tell whether arrays of both can be combined element by element, broadcast along whole axes of length 1."""
-        for mine, others in zip(self._from_the_end(), other._from_the_end()):
-            if mine != others and (1, False) not in (mine[:2], others[:2]):
+        for own_axis, others in zip(self._from_the_end(), other._from_the_end()):
+            if own_axis != others and (1, False) not in (own_axis[:2], others[:2]):
                 return False
         return True
 
@@ -151,7 +151,7 @@ class Distribution:
         where = [slice(0, length) for length in self.global_shape]
         places = np.indices(tuple(grid)).reshape(len(grid), -1)
         for axis, place, count in zip(axes, places, grid):
-            along = (shares or {}).get(axis) or (weights and combined(weights, [int(one) for one in place]))
+            along = (shares or {}).get(axis) or (weights and combined(weights, [int(index) for index in place]))
             where[axis] = block(self.global_shape[axis], count, along)[place[rank]]
         return Distribution(self.global_shape, tuple(sorted(axes)), tuple(where))
 
@@ -202,27 +202,29 @@ def part_of(
     ------
     IndexError
     """
-    shape, here, there = [], [], []
+    shape, local_index, result_index = [], [], []
     for item, part, length in zip(index, local_slice, global_shape, strict=True):
         wanted = range(length)[item]
         if isinstance(wanted, range):
             shape.append(len(wanted))
             positions = np.arange(wanted.start, wanted.stop, wanted.step)
-            mine = np.flatnonzero((part.start <= positions) & (positions < part.stop))
-            there.append(mine)
-            here.append(positions[mine] - part.start)
+            held = np.flatnonzero((part.start <= positions) & (positions < part.stop))
+            result_index.append(held)
+            local_index.append(positions[held] - part.start)
         else:
             inside = part.start <= wanted < part.stop
-            here.append(np.array([wanted - part.start] if inside else [], int))
-    if not all(map(len, here)):  # nothing of it is here: where it would be does not matter
-        here, there = ([positions[:0] for positions in some] for some in (here, there))
-    return shape, tuple(here), tuple(there)
+            local_index.append(np.array([wanted - part.start] if inside else [], int))
+    if not all(map(len, local_index)):  # nothing of it is here: where it would be does not matter
+        local_index, result_index = (
+            [positions[:0] for positions in indices] for indices in (local_index, result_index)
+        )
+    return shape, tuple(local_index), tuple(result_index)
 
 
-def overlapping(one: Sequence[slice], other: Sequence[slice]) -> tuple[slice, ...] | None:
+def overlapping(box: Sequence[slice], other_box: Sequence[slice]) -> tuple[slice, ...] | None:
     """Return what two boxes of a global array have in common, or None."""
-    found = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other))
-    return None if any(part.start >= part.stop for part in found) else found
+    common = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(box, other_box))
+    return None if any(part.start >= part.stop for part in common) else common
 
 
 def within(box: Sequence[slice], part: Sequence[slice]) -> tuple[slice, ...]:

@@ -20,6 +20,6 @@ def overlaps_itself(array: np.ndarray) -> bool:
     # Strides that are not nested are rare, and can be without overlap all the same: look at every element.
     starts = np.zeros(array.shape, np.int64)
     for axis, (stride, length) in enumerate(zip(array.strides, array.shape)):
-        starts += (stride * np.arange(length)).reshape([-1 if axis == other else 1 for other in range(array.ndim)])
+        starts += (stride * np.arange(length)).reshape([-1 if axis == place else 1 for place in range(array.ndim)])
     starts = np.sort(starts, axis=None)
     return bool((np.diff(starts) < array.itemsize).any())

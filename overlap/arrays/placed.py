@@ -93,16 +93,16 @@ class PlacedArray(np.ndarray):
             kwargs["out"] = tuple(map(_local_part, out))
         if "where" in kwargs:
             kwargs["where"] = _local_part(kwargs["where"])
-        found = getattr(ufunc, method)(*map(_local_part, inputs), **kwargs)
+        results = getattr(ufunc, method)(*map(_local_part, inputs), **kwargs)
         if out:
-            if type(found) is not tuple:
+            if type(results) is not tuple:
                 return out[0]
-            return tuple(one if given is None else given for one, given in zip(found, out))
+            return tuple(result if given is None else given for result, given in zip(results, out))
         if method != "__call__" or ufunc.signature is not None:  # reductions, matmul
-            return found
-        if type(found) is tuple:
-            return tuple(_in_place_of(one, placed) for one in found)
-        return _in_place_of(found, placed)
+            return results
+        if type(results) is tuple:
+            return tuple(_in_place_of(result, placed) for result in results)
+        return _in_place_of(results, placed)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array if array is self else array[()] if return_scalar else np.asarray(array)
@@ -114,7 +114,7 @@ class PlacedArray(np.ndarray):
         if function in _LIKE:
             return self._like(result, self._where) if type(result) is LocalArray else result
         if isinstance(result, PlacedArray) and (
-            function in _MOVING or any(result is one for one in _given_out(kwargs))
+            function in _MOVING or any(result is array for array in _given_out(kwargs))
         ):
             return result
         return _plain(result)
@@ -125,9 +125,9 @@ class PlacedArray(np.ndarray):
 
     def __setitem__(self, index: Any, values: Any) -> None:
         if isinstance(values, PlacedArray):
-            there = self._where.indexed(index)
-            if there is not None:
-                _check_agreement(self.comm, there, values)
+            selected = self._where.indexed(index)
+            if selected is not None:
+                _check_agreement(self.comm, selected, values)
         super().__setitem__(index, values)
 
     @property
@@ -168,8 +168,8 @@ class PlacedArray(np.ndarray):
 
     def view(self, *args: Any, **kwargs: Any) -> Any:
         """Make a view, as numpy does; one of another shape has no place."""
-        found = super().view(*args, **kwargs)
-        return self._like(found, self._where) if type(found) is LocalArray else found
+        viewed = super().view(*args, **kwargs)
+        return self._like(viewed, self._where) if type(viewed) is LocalArray else viewed
 
     @property
     def real(self) -> Any:
@@ -210,19 +210,19 @@ class PlacedArray(np.ndarray):
     def __repr__(self) -> str:
         local = np.array_repr(np.asarray(self))
         ranks = "no communicator" if self.comm is None else (f"rank {self.comm.rank} of {self.comm.size}")
-        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        held = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
         return (
             f"<DistArray of global shape {self.global_shape}, {self.dtype}, split along axes "
-            f"{self.axes}; {ranks} holds [{here}]:\n{local}>"
+            f"{self.axes}; {ranks} holds [{held}]:\n{local}>"
         )
 
 
 def placed_as(kind: type[Kind], array: np.ndarray, comm: Any, where: Distribution) -> Kind:
     """Return a view of an array as the part of a global one, known to fit; `kind` is a `PlacedArray`."""
-    found: Any = np.asarray(array).view(LocalArray)
-    found.__class__ = kind
-    found.__dict__.update(comm=comm, _where=where)
-    return found
+    placed: Any = np.asarray(array).view(LocalArray)
+    placed.__class__ = kind
+    placed.__dict__.update(comm=comm, _where=where)
+    return placed
 
 
 def _local_part(array: Any) -> Any:
@@ -243,20 +243,20 @@ def _of_one_distribution(arrays: Sequence[Any]) -> list[PlacedArray]:
     return placed
 
 
-def _check_agreement(comm: Any, where: Distribution, other: PlacedArray) -> None:
+def _check_agreement(comm: Any, where: Distribution, array: PlacedArray) -> None:
     """Refuse two arrays that are not distributed alike over the same ranks."""
-    if where is not other._where and not where.agrees_with(other._where):
+    if where is not array._where and not where.agrees_with(array._where):
         # The same words on all ranks, where the shapes and axes tell the difference.
-        one, two = (
-            (where, other._where)
-            if (where.global_shape, where.axes) == (other.global_shape, other.axes)
-            else (f"global shape {each.global_shape}, split along axes {each.axes}" for each in (where, other))
+        first, second = (
+            (where, array._where)
+            if (where.global_shape, where.axes) == (array.global_shape, array.axes)
+            else (f"global shape {each.global_shape}, split along axes {each.axes}" for each in (where, array))
         )
-        raise InputError(f"expected arrays of one distribution, received one of {one} and one of {two}")
-    if comm is not None and other.comm is not None and not same_ranks(comm, other.comm):
+        raise InputError(f"expected arrays of one distribution, received one of {first} and one of {second}")
+    if comm is not None and array.comm is not None and not same_ranks(comm, array.comm):
         raise InputError(
             "expected arrays distributed over the same ranks in the same order, received arrays of two communicators, "
-            f"of {_size_of(comm)} and {_size_of(other.comm)} rank(s)"
+            f"of {_size_of(comm)} and {_size_of(array.comm)} rank(s)"
         )
 
 
@@ -264,16 +264,16 @@ def _size_of(comm: Any) -> str:
     return "no" if is_freed(comm) else str(comm.size)
 
 
-def _in_place_of(found: Any, placed: list[PlacedArray]) -> Any:
+def _in_place_of(result: Any, placed: list[PlacedArray]) -> Any:
     """Return the result of element-wise arithmetic with some arrays at the place of one that has its shape."""
-    if type(found) is np.ndarray:
+    if type(result) is np.ndarray:
         for array in placed:
-            if array.shape == found.shape:
+            if array.shape == result.shape:
                 comm = array.comm
                 if comm is None:  # one that was unpickled
-                    comm = next((one.comm for one in placed if one.comm is not None), None)
-                return placed_as(type(array), found, comm, array._where)
-    return found
+                    comm = next((item.comm for item in placed if item.comm is not None), None)
+                return placed_as(type(array), result, comm, array._where)
+    return result
 
 
 # Of the same place as their argument.
@@ -314,8 +314,8 @@ def _local(name: str) -> Any:
     """Make a method of ndarray one that gives plain arrays."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
-        found = getattr(super(PlacedArray, self), name)(*args, **kwargs)
-        return found if any(found is one for one in (*args, kwargs.get("out"))) else _plain(found)
+        result = getattr(super(PlacedArray, self), name)(*args, **kwargs)
+        return result if any(result is given for given in (*args, kwargs.get("out"))) else _plain(result)
 
     method.__name__, method.__doc__ = name, "Do as `numpy.ndarray` does, of the local part alone: a plain ndarray."
     return method
@@ -325,8 +325,8 @@ def _same_place(name: str) -> Any:
     """Make a method of ndarray one that gives arrays of the same place, if they are of its shape."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
-        found = getattr(super(PlacedArray, self), name)(*args, **kwargs)
-        return self._like(found, self._where) if type(found) is LocalArray else found
+        result = getattr(super(PlacedArray, self), name)(*args, **kwargs)
+        return self._like(result, self._where) if type(result) is LocalArray else result
 
     method.__name__, method.__doc__ = name, "Do as `numpy.ndarray` does; the result belongs to the same place."
     return method

@@ -26,19 +26,19 @@ def gather(
         target = _root(root, comm)
         wanted = _indices(index, where)
         try:
-            shape, here, there = part_of(wanted, where.global_shape, where.local_slice)
+            shape, local_index, result_index = part_of(wanted, where.global_shape, where.local_slice)
         except (IndexError, TypeError) as error:
             raise InputError(
                 f"expected integers and slices inside of {where.global_shape}, received {repr_of(index)}: {error}"
             ) from None
-        values = local[np.ix_(*here)]
+        values = local[np.ix_(*local_index)]
         agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str, global_shape=where.global_shape)
-    parts = comm.gather((there, values) if values.size else None, target)
+    parts = comm.gather((result_index, values) if values.size else None, target)
     if parts is None:
         return None
     whole = np.empty(shape, local.dtype)
     for place, part in filter(None, parts):
-        whole[np.ix_(*place)] = part.reshape([len(one) for one in place])
+        whole[np.ix_(*place)] = part.reshape([len(positions) for positions in place])
     return whole
 
 
@@ -109,13 +109,13 @@ def redistribute(
         refuse_objects(local.dtype)
         if problem := exchange_problem(exchange, local.dtype):
             raise InputError(problem)
-        there, said = split_as(comm, where, axes, grid, weights, shares)
+        new_where, said = split_as(comm, where, axes, grid, weights, shares)
         agreed.update(global_shape=where.global_shape, dtype=local.dtype.str, **said, exchange=exchange)
-        target = np.empty(there.shape, local.dtype)
+        target = np.empty(new_where.shape, local.dtype)
         sent_from = rounded(local, exchange if comm.size > 1 else None)
-    crossing = Crossing.between(comm.allgather((where.local_slice, there.local_slice)), comm.rank)
+    crossing = Crossing.between(comm.allgather((where.local_slice, new_where.local_slice)), comm.rank)
     crossing.exchange(comm, crossing.pieces(sent_from), target, sent_from.dtype)
-    return target, comm, there
+    return target, comm, new_where
 
 
 def split_as(
@@ -142,8 +142,8 @@ def split_as(
     given, wrong = checked_shares(shares, where.global_shape, parts)
     if problem := problem or wrong:
         raise InputError(problem)
-    there = where.split_along(chosen, sizes, comm.rank, uneven, given)
-    return there, {"axes": chosen, "grid": sizes, "weights": uneven, "shares": given}
+    new_where = where.split_along(chosen, sizes, comm.rank, uneven, given)
+    return new_where, {"axes": chosen, "grid": sizes, "weights": uneven, "shares": given}
 
 
 def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
@@ -153,10 +153,10 @@ def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
             "expected a pattern that is distributed over the ranks of the array, in the same order, received "
             f"{repr_of(like):.100} of {'no communicator' if like.comm is None else 'another communicator'}"
         )
-    there = Distribution(like.global_shape, like.axes, like.local_slice)
-    if there.global_shape != where.global_shape:
-        raise InputError(f"expected an array of global shape {where.global_shape}, received {there.global_shape}")
-    return there
+    pattern = Distribution(like.global_shape, like.axes, like.local_slice)
+    if pattern.global_shape != where.global_shape:
+        raise InputError(f"expected an array of global shape {where.global_shape}, received {pattern.global_shape}")
+    return pattern
 
 
 def _grid(axes: Any, grid: Any, ranks: int, count: int) -> tuple[list[int], list[int]]:
@@ -164,8 +164,8 @@ def _grid(axes: Any, grid: Any, ranks: int, count: int) -> tuple[list[int], list
     try:
         chosen = [as_integer(axes)] if not isinstance(axes, Sequence) else [as_integer(axis) for axis in axes]
         sizes = [ranks] if grid is None and len(chosen) == 1 else [as_integer(size) for size in grid or ()]
-        found = [range(count)[axis] for axis in chosen]
-        fits = len(sizes) == len(chosen) == len(set(found)) and min(sizes) > 0 and int(np.prod(sizes)) == ranks
+        split_axes = [range(count)[axis] for axis in chosen]
+        fits = len(sizes) == len(chosen) == len(set(split_axes)) and min(sizes) > 0 and int(np.prod(sizes)) == ranks
     except (TypeError, IndexError, ValueError):
         fits = False
     if not fits:
@@ -173,4 +173,4 @@ def _grid(axes: Any, grid: Any, ranks: int, count: int) -> tuple[list[int], list
             f"expected different axes of {count} and a grid of {ranks} ranks along them, received axes "
             f"{repr_of(axes):.80} and grid {repr_of(grid):.80}"
         )
-    return found, sizes
+    return split_axes, sizes

@@ -32,8 +32,8 @@ def total(comm: Any, local: Array, where: Distribution) -> Any:
 def mean(comm: Any, local: Array, where: Distribution) -> Any:
     """Average all elements of the global array (collective); see `DistArray.global_mean`."""
     count = prod(where.global_shape)
-    found = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local))
-    return _typed(found / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
+    total = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local))
+    return _typed(total / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
 
 
 def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
@@ -57,20 +57,20 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
     together: Any = np.max if order == np.inf else sum
-    found = _combined(comm, where, of_part, together, None, problem=problem, ord=order)
-    return _typed(np.sqrt(found) if order == 2 else found, dtype if dtype.kind == "f" else np.dtype(float))
+    total = _combined(comm, where, of_part, together, None, problem=problem, ord=order)
+    return _typed(np.sqrt(total) if order == 2 else total, dtype if dtype.kind == "f" else np.dtype(float))
 
 
-def product(comm: Any, local: Array, where: Distribution, other: Any) -> Any:
+def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
     """Compute the scalar product of two global arrays, the first one conjugated (collective)."""
     problem: str | None
-    if not isinstance(other, PlacedArray):
-        problem = f"expected a DistArray, received {type(other).__name__}"
-    elif other.distribution != where or not same_ranks(other.comm, comm):
-        problem = f"expected a DistArray of {where} over the same ranks, received one of {other.distribution}"
+    if not isinstance(factor, PlacedArray):
+        problem = f"expected a DistArray, received {type(factor).__name__}"
+    elif factor.distribution != where or not same_ranks(factor.comm, comm):
+        problem = f"expected a DistArray of {where} over the same ranks, received one of {factor.distribution}"
     else:
-        problem = _problem(local) or _problem(np.asarray(other))
-    return _combined(comm, where, lambda: _sum(np.conj(local) * np.asarray(other)), sum, None, problem=problem)
+        problem = _problem(local) or _problem(np.asarray(factor))
+    return _combined(comm, where, lambda: _sum(np.conj(local) * np.asarray(factor)), sum, None, problem=problem)
 
 
 def _combined(
@@ -96,10 +96,10 @@ def _combined(
             problem = f"expected an array with elements, received one of global shape {where.global_shape}"
         if problem is not None:
             raise InputError(problem)
-        found = of_part() if prod(where.shape) else None
+        own_value = of_part() if prod(where.shape) else None
         common.update(global_shape=where.global_shape, **agreed)
     parts: dict[tuple[tuple[int, int], ...], Any] = {}
-    for box, value in comm.allgather((_bounds(where.local_slice), found)):
+    for box, value in comm.allgather((_bounds(where.local_slice), own_value)):
         if value is not None:
             parts.setdefault(box, value)
     covered = sum(prod(stop - start for start, stop in box) for box in parts)

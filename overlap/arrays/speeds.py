@@ -42,7 +42,7 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     half = times.shape[1] // 2
     first, second = times[:, :half], times[:, half:]
     gain = min(_sure_gain(first, second, share, len(works)), _sure_gain(second, first, share, len(works)))
-    return tuple(float(one) for one in speeds / speeds.max()), bool(gain >= max(LEAST_GAIN, 1 + noise))
+    return tuple(float(speed) for speed in speeds / speeds.max()), bool(gain >= max(LEAST_GAIN, 1 + noise))
 
 
 def _sure_gain(known_s: np.ndarray, other_s: np.ndarray, share: np.ndarray, ranks: int) -> float:

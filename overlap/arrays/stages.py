@@ -76,7 +76,7 @@ def stages(
     rest : tuple of int
         Axes that remain to be transformed when the last stage is complete.
     """
-    found = []
+    transposes = []
     pending = route[0]
     for link, group in zip(route[1::2], route[2::2]):
         choices = []
@@ -92,6 +92,6 @@ def stages(
             choices.append(StageAxes(pending, link, then, along))
         completed = in_place and group is route[-1] and group == (axes[0],)
         stage = choices[0] if completed else max(choices, key=lambda stage: len(stage.then))
-        found.append(stage)
+        transposes.append(stage)
         pending = tuple(axis for axis in group if axis not in stage.then)
-    return found, pending
+    return transposes, pending

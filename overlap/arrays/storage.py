@@ -55,7 +55,7 @@ def axes_of(
     if (
         len(names) != count
         or len({*names, name}) != count + 1
-        or not all(isinstance(one, str) and one and "/" not in one for one in (*names, name))
+        or not all(isinstance(label, str) and label and "/" not in label for label in (*names, name))
     ):
         raise InputError(f"expected {count} different names of axes, other than {name!r}, received dims={dims!r}")
     given = {key: np.asarray(values) for key, values in (coords or {}).items()}
@@ -97,14 +97,14 @@ def save(
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
     with collective_section(comm), hdf5().File(path, "r") as file:
-        found = file[name]
-        if found.shape != where.global_shape or not np.can_cast(found.dtype, local.dtype, "same_kind"):
+        dataset = file[name]
+        if dataset.shape != where.global_shape or not np.can_cast(dataset.dtype, local.dtype, "same_kind"):
             raise InputError(
                 f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
-                f"type that fits {local.dtype}, received {found.shape} and {found.dtype}"
+                f"type that fits {local.dtype}, received {dataset.shape} and {dataset.dtype}"
             )
         if local.size:
-            local[...] = found[where.local_slice]
+            local[...] = dataset[where.local_slice]
 
 
 def _save_on_rank_0(
@@ -213,16 +213,16 @@ def collective_section(comm: Any) -> Iterator[dict[str, Any]]:
         yield agreed
     except Exception as error:
         failure = error
-    mine = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
-    everyone = comm.allgather((mine, agreed))
-    for rank, (found, _) in enumerate(everyone):
-        if found is not None:
-            refused, message, summary, text = found
+    own_report = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
+    everyone = comm.allgather((own_report, agreed))
+    for rank, (report, _) in enumerate(everyone):
+        if report is not None:
+            refused, message, summary, text = report
             if not refused:
                 raise RankError(rank, summary, text) from failure
-            alike = all(other and other[:2] == found[:2] for other, _ in everyone)
+            alike = all(peer_report and peer_report[:2] == report[:2] for peer_report, _ in everyone)
             raise InputError(message if alike else f"rank {rank}: {message}") from failure
-    for name in dict.fromkeys(name for _, theirs in everyone for name in theirs):
-        values = [theirs.get(name) for _, theirs in everyone]
+    for name in dict.fromkeys(name for _, peer_agreed in everyone for name in peer_agreed):
+        values = [peer_agreed.get(name) for _, peer_agreed in everyone]
         if any(value != values[0] for value in values):
             raise InputError(f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}")

@@ -18,25 +18,25 @@ def is_freed(comm: MPI.Comm) -> bool:
     return comm == MPI.COMM_NULL
 
 
-def same_ranks(one: Any, other: Any) -> bool:
+def same_ranks(first: Any, second: Any) -> bool:
     """Tell whether two communicators have the same ranks, in the same order (local).
 
     Nothing else than a communicator has the ranks of one, nor has one that was freed.
     """
-    if one is other:
+    if first is second:
         return True
-    if not isinstance(one, MPI.Comm) or not isinstance(other, MPI.Comm) or MPI.COMM_NULL in (one, other):
+    if not isinstance(first, MPI.Comm) or not isinstance(second, MPI.Comm) or MPI.COMM_NULL in (first, second):
         return False
-    return MPI.Comm.Compare(one, other) in (MPI.IDENT, MPI.CONGRUENT)
+    return MPI.Comm.Compare(first, second) in (MPI.IDENT, MPI.CONGRUENT)
 
 
 def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
     """Return the coordinates p, q, ... of rank p + P q + ... in a P x Q x ... grid."""
-    found = []
+    place = []
     for size in grid:
         rank, coordinate = divmod(rank, size)
-        found.append(coordinate)
-    return tuple(found)
+        place.append(coordinate)
+    return tuple(place)
 
 
 def subcomms(runtime: Any, grid: tuple[int, ...]) -> tuple[Any, ...]:
@@ -64,9 +64,9 @@ def subcomms(runtime: Any, grid: tuple[int, ...]) -> tuple[Any, ...]:
         if comm.size in grid:
             known[grid] = (comm,) * len(grid)
         else:
-            here = coordinates(comm.rank, grid)
+            place = coordinates(comm.rank, grid)
             steps = [prod(grid[:dimension]) for dimension in range(len(grid))]
             known[grid] = tuple(
-                comm.Split(comm.rank - coordinate * step, comm.rank) for coordinate, step in zip(here, steps)
+                comm.Split(comm.rank - coordinate * step, comm.rank) for coordinate, step in zip(place, steps)
             )
     return known[grid]

@@ -93,20 +93,20 @@ class TransposeBlocks:
         """Return the message of a run of units, a slice with a start and a stop."""
         sent, received = [], []
         for rank, ranges in enumerate(self._ranges):
-            here = [slice(0, length) for length in self.before]
-            there = [slice(0, length) for length in self.after]
-            here[self.along] = _run(self._ranges[self.rank], part)
-            there[self.along] = _run(ranges, part)
+            send_box = [slice(0, length) for length in self.before]
+            receive_box = [slice(0, length) for length in self.after]
+            send_box[self.along] = _run(self._ranges[self.rank], part)
+            receive_box[self.along] = _run(ranges, part)
             if self.transpose is not None:
-                here[self.transpose.split] = self._split[rank]
+                send_box[self.transpose.split] = self._split[rank]
                 run = (
-                    there[self.along]
+                    receive_box[self.along]
                     if self.along == self.transpose.joined
                     else slice(0, length_of(self._joined[rank]))
                 )
-                there[self.transpose.joined] = moved(run, self._joined[rank].start)
-            sent.append(tuple(here))
-            received.append(tuple(there))
+                receive_box[self.transpose.joined] = moved(run, self._joined[rank].start)
+            sent.append(tuple(send_box))
+            received.append(tuple(receive_box))
         return MessageBoxes(sent, received)
 
 
@@ -153,18 +153,18 @@ class DeferredBlocks:
         sent, received = [], []
         blocks = self._blocks
         for rank, ranges in enumerate(self._ranges):
-            here = [slice(0, length) for length in self.before]
-            there = [slice(0, length) for length in blocks.after]
-            here[self._split] = moved(_run(ranges, part), blocks._split[rank].start)
-            there[self._split] = _run(self._ranges[blocks.rank], part)
-            there[self._joined] = blocks._joined[rank]
-            there[blocks.along] = (
+            send_box = [slice(0, length) for length in self.before]
+            receive_box = [slice(0, length) for length in blocks.after]
+            send_box[self._split] = moved(_run(ranges, part), blocks._split[rank].start)
+            receive_box[self._split] = _run(self._ranges[blocks.rank], part)
+            receive_box[self._joined] = blocks._joined[rank]
+            receive_box[blocks.along] = (
                 self._left[rank]
                 if blocks.along != self._joined
                 else moved(self._left[rank], blocks._joined[rank].start)
             )
-            sent.append(tuple(here))
-            received.append(tuple(there))
+            sent.append(tuple(send_box))
+            received.append(tuple(receive_box))
         return MessageBoxes(sent, received)
 
 

@@ -52,11 +52,11 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     exact = [Fraction(weight) for weight in weights]
     whole = sum(exact) or 1  # shares of an axis without indices
     quotas = [total * weight / whole for weight in exact]
-    found = [math.floor(quota) for quota in quotas]
-    by_loss = sorted(range(len(quotas)), key=lambda rank: found[rank] - quotas[rank])
-    for rank in by_loss[: total - sum(found)]:
-        found[rank] += 1
-    return tuple(found)
+    counts = [math.floor(quota) for quota in quotas]
+    by_loss = sorted(range(len(quotas)), key=lambda rank: counts[rank] - quotas[rank])
+    for rank in by_loss[: total - sum(counts)]:
+        counts[rank] += 1
+    return tuple(counts)
 
 
 def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | None]:
@@ -79,10 +79,10 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
     if given is None:
         return None, None
     try:
-        found = None if isinstance(given, str | bytes) else [_number(value) for value in given]
+        numbers = None if isinstance(given, str | bytes) else [_number(value) for value in given]
     except Exception:  # iterating over a user's object can raise anything
-        found = None
-    if found is None or len(found) != count or None in found:
+        numbers = None
+    if numbers is None or len(numbers) != count or None in numbers:
         try:
             received = repr(given)
         except Exception:  # of a user's object
@@ -90,7 +90,7 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
         return None, (
             f"expected weights to be positive finite numbers, one for each {what}, {count} in all, received {received}"
         )
-    weights: Any = tuple(found)
+    weights: Any = tuple(numbers)
     return (None if len(set(weights)) == 1 else weights), None
 
 
@@ -114,22 +114,22 @@ def checked_shares(given: Any, lengths: Sequence[int], parts: Sequence[int]) -> 
     """
     if given is None:
         return {}, None
-    found: Shares = {}
+    counts_by_axis: Shares = {}
     try:
         for axis, counts in given.items():
-            found[range(len(lengths))[as_integer(axis)]] = tuple(map(as_integer, counts))
-        alike = len(found) == len(given)
+            counts_by_axis[range(len(lengths))[as_integer(axis)]] = tuple(map(as_integer, counts))
+        alike = len(counts_by_axis) == len(given)
     except Exception:  # a user's object can raise anything
         alike = False
     if not alike:
         return {}, f"expected shares as a dict of axes and their parts' lengths, received {repr_of(given)}"
-    for axis, each in found.items():
+    for axis, each in counts_by_axis.items():
         if len(each) != parts[axis] or min(each) < 0 or sum(each) != lengths[axis]:
             return {}, (
                 f"expected shares of axis {axis} to be {parts[axis]} numbers from 0 on that are {lengths[axis]} in "
                 f"all, received {repr_of(each)}"
             )
-    return found, None
+    return counts_by_axis, None
 
 
 def combined(weights: Sequence[int | float | Fraction], groups: Sequence[int]) -> Weights:

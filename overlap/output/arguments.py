@@ -48,7 +48,11 @@ def opening_problem(path: Any, mode: Any, attrs: Any, dims: Any, coords: Any) ->
         if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
             return f"expected {name} by name, or None, received {repr_of(given):.200}"
     for name, names in (dims or {}).items():
-        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+        if (
+            isinstance(names, str)
+            or not isinstance(names, Sequence)
+            or not all(isinstance(text, str) for text in names)
+        ):
             return f"expected dims[{name!r}] to be names of axes, received {repr_of(names):.200}"
     try:
         for values in (coords or {}).values():
@@ -64,12 +68,12 @@ def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
     """Say what is wrong with fields by name, or None; there may be `numbers` among them."""
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
         return f"expected fields by name, {{'u': u}}, received {repr_of(fields):.200}"
-    for name, one in fields.items():
-        if numbers and isinstance(one, Number | np.bool_):
+    for name, value in fields.items():
+        if numbers and isinstance(value, Number | np.bool_):
             continue
-        if not isinstance(one, DistArray) or one.dtype.kind not in "biufc":
-            return f"expected {name!r} to be a DistArray of numbers, received {repr_of(one):.200}"
-        if one.comm is None or not same_ranks(one.comm, comm):
+        if not isinstance(value, DistArray) or value.dtype.kind not in "biufc":
+            return f"expected {name!r} to be a DistArray of numbers, received {repr_of(value):.200}"
+        if value.comm is None or not same_ranks(value.comm, comm):
             return f"expected {name!r} to be distributed over the ranks of the Output, in their order"
     return None
 
@@ -92,17 +96,17 @@ def layout_problem(
     return None
 
 
-def stored_problem(one: DistArray, name: str, fields: Mapping[str, Stored], path: Any) -> str | None:
+def stored_problem(field: DistArray, name: str, fields: Mapping[str, Stored], path: Any) -> str | None:
     """Say what is wrong with an array to be filled with a field of a file, or None."""
     known = fields.get(name)
     if known is None or not known.shape:
         return f"expected fields of {str(path)!r}, which has {told(fields)}, received {name!r}"
-    if known.shape != one.global_shape or not np.can_cast(known.dtype, one.dtype, "same_kind"):
+    if known.shape != field.global_shape or not np.can_cast(known.dtype, field.dtype, "same_kind"):
         return (
             f"expected {name!r} to be of global shape {known.shape} and a type that fits {known.dtype}, "
-            f"received {one.global_shape} and {one.dtype}"
+            f"received {field.global_shape} and {field.dtype}"
         )
-    return None if one.flags.writeable else f"expected {name!r} to be writeable, received a read-only array"
+    return None if field.flags.writeable else f"expected {name!r} to be writeable, received a read-only array"
 
 
 def time_problem(time: Any) -> str | None:

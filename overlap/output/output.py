@@ -201,7 +201,7 @@ class Output(Resource):
             arrays: dict[str, DistArray] = {}
             like: dict[str, Stored] = {}
             if problem is None:
-                arrays = {name: one for name, one in fields.items() if isinstance(one, DistArray)}
+                arrays = {name: value for name, value in fields.items() if isinstance(value, DistArray)}
                 like = self._like(fields)
             numbers = {name: repr(fields[name]) for name in like if name not in arrays}
             rt.preflight(
@@ -256,12 +256,12 @@ class Output(Resource):
 
     def _like(self, fields: Mapping[str, Any]) -> dict[str, Stored]:
         """Tell how fields are stored."""
-        found = {}
-        for name, one in fields.items():
-            dtype, shape = np.asarray(one).dtype, one.global_shape if isinstance(one, DistArray) else ()
+        stored = {}
+        for name, value in fields.items():
+            dtype, shape = np.asarray(value).dtype, value.global_shape if isinstance(value, DistArray) else ()
             doubles = dtype in (np.float64, np.complex128) and shape
-            found[name] = Stored(shape, dtype_sent(dtype, self.exchange if doubles else None).newbyteorder("=").str)
-        return found
+            stored[name] = Stored(shape, dtype_sent(dtype, self.exchange if doubles else None).newbyteorder("=").str)
+        return stored
 
     def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[pieces.Box | None]]:
         """Return for each field what every rank sends of it (collective).
@@ -272,17 +272,17 @@ class Output(Resource):
             On all ranks: the parts do not make up the array.
         """
         everyone = self.runtime.coordinator.allgather([array.local_slice for array in arrays.values()])
-        found, problem = {}, None
+        holders, problem = {}, None
         for number, (name, array) in enumerate(arrays.items()):
-            found[name] = pieces.holders([theirs[number] for theirs in everyone])
-            covered = sum(pieces.count(box) for box in found[name] if box is not None)
+            holders[name] = pieces.holders([boxes[number] for boxes in everyone])
+            covered = sum(pieces.count(box) for box in holders[name] if box is not None)
             if covered != prod(array.global_shape):
                 problem = problem or (
                     f"expected parts of {name!r} that make up the global array, {prod(array.global_shape)} elements, "
                     f"received {covered}"
                 )
         self.runtime.preflight(problem)
-        return found
+        return holders
 
     def _axes(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return names and coordinates of the axes of a field."""
@@ -307,7 +307,7 @@ class Output(Resource):
             if problem is None and not (self.steps and self.steps[0] <= step):
                 problem = f"expected a step that keeps one of {arguments.series(self.steps)}, received {step}"
             self.runtime.preflight(problem, step=arguments.shown(step))
-            count = sum(one <= step for one in self.steps)
+            count = sum(written <= step for written in self.steps)
             with self._one_error("truncating the file of an Output"):
                 if self.runtime.coordinator.rank == 0 and count < len(self.steps):
                     with files.changed(self.path) as file:
@@ -348,15 +348,15 @@ class Output(Resource):
                 problem, step=arguments.shown(step), names=None if problem is not None else sorted(fields)
             )
             index = len(self.steps) - 1 if step is None else self.steps.index(step)
-            found: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
+            values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
             with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
                 for name, array in fields.items():
                     local, first = np.asarray(array), [part.start for part in array.local_slice]
                     for box in pieces.boxes(local.shape, local.itemsize):
-                        there = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
-                        local[box] = file[name][(index, *there)]
-                found |= {name: file[name][index].item() for name, one in self.fields.items() if not one.shape}
-        return found
+                        file_box = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
+                        local[box] = file[name][(index, *file_box)]
+                values |= {name: file[name][index].item() for name, stored in self.fields.items() if not stored.shape}
+        return values
 
     def _reading_problem(self, fields: Any, step: Any) -> str | None:
         """Say what is wrong with fields to read, or None."""
@@ -367,7 +367,7 @@ class Output(Resource):
             return problem
         if not self.steps or (step is not None and step not in self.steps):
             return f"expected a step of {str(self.path)!r}, which has {arguments.series(self.steps)}, received {step}"
-        problems = (arguments.stored_problem(one, name, self.fields, self.path) for name, one in fields.items())
+        problems = (arguments.stored_problem(field, name, self.fields, self.path) for name, field in fields.items())
         return next(filter(None, problems), None)
 
     @contextmanager

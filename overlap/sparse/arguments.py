@@ -22,8 +22,8 @@ def supported(values: np.ndarray) -> np.ndarray:
 
 def common_type(*types: Any) -> np.dtype:
     """Choose the type that a solver computes in, of its arrays; others count as ``f8`` or ``c16``, as in scipy."""
-    found = [np.dtype(one) for one in types]
-    return np.result_type(*(one if one in TYPES else "c16" if one.kind == "c" else "f8" for one in found))
+    dtypes = [np.dtype(dtype) for dtype in types]
+    return np.result_type(*(dtype if dtype in TYPES else "c16" if dtype.kind == "c" else "f8" for dtype in dtypes))
 
 
 def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str | None:

@@ -74,7 +74,7 @@ class BlockDiagonals:
 
 
 @njit
-def _fill(starts: Any, columns: Any, values: Any, first: Any, offsets: Any, found: Any) -> None:
+def _fill(starts: Any, columns: Any, values: Any, first: Any, offsets: Any, stored: Any) -> None:
     """Copy the blocks on and above the diagonal of own columns."""
     for row in range(len(starts) - 1):
         number = 0
@@ -85,7 +85,7 @@ def _fill(starts: Any, columns: Any, values: Any, first: Any, offsets: Any, foun
                     number += 1
                 for i in range(3):
                     for j in range(3):
-                        found[row // LANES, number, 3 * i + j, row % LANES] = values[entry, i, j]
+                        stored[row // LANES, number, 3 * i + j, row % LANES] = values[entry, i, j]
 
 
 @njit
@@ -144,16 +144,16 @@ def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: 
         block_at = builder.gep(
             values_at, [builder.mul(builder.mul(builder.sdiv(row, word(LANES)), count), word(9 * LANES))]
         )
-        here = group.load(group.rows(x_at, row))
+        x_row = group.load(group.rows(x_at, row))
         blocks = group.blocks(block_at)
-        found = [cgutils.alloca_once_value(builder, value) for value in group.product(blocks)(here)]
+        products = [cgutils.alloca_once_value(builder, value) for value in group.product(blocks)(x_row)]
         with cgutils.for_range(builder, count, start=word(1)) as loop:
             target = builder.add(row, builder.load(builder.gep(offsets_at, [loop.index])))
             blocks = group.blocks(builder.gep(block_at, [builder.mul(loop.index, word(9 * LANES))]))
-            for kept, value in zip(found, group.product(blocks)(group.load(group.rows(x_at, target)))):
+            for kept, value in zip(products, group.product(blocks)(group.load(group.rows(x_at, target)))):
                 builder.store(group.sum(builder.load(kept), value), kept)
-            group.add(place(target), group.product(blocks, mirrored=True)(here))
-        group.add(place(row), [builder.load(kept) for kept in found])
+            group.add(place(target), group.product(blocks, mirrored=True)(x_row))
+        group.add(place(row), [builder.load(kept) for kept in products])
         return context.get_dummy_value()
 
     return types.void(values, offsets, x, y, sums, row, end), codegen
@@ -195,14 +195,14 @@ class _Group:
         """Make the function that multiplies eight blocks, or the transposed ones, with eight rows."""
 
         def of(rows: Any) -> Any:
-            found = []
+            totals = []
             for i in range(3):
                 entries = blocks[i::3] if mirrored else blocks[3 * i : 3 * i + 3]
                 total = self._builder.fmul(entries[0], rows[0], flags=("contract",))
                 for entry, factor in zip(entries[1:], rows[1:]):
                     total = self.sum(total, self._builder.fmul(entry, factor, flags=("contract",)))
-                found.append(total)
-            return found
+                totals.append(total)
+            return totals
 
         return of
 

@@ -88,21 +88,21 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
             cells[own] = given
             numbers[own] = first + np.arange(prod(inside)).reshape(inside)
             halo.exchange(cells, numbers)
-        here = numbers[own]
+        own_numbers = numbers[own]
         diagonal: Any = np.zeros(inside)
-        entries: list[tuple[Any, Any, Any]] = [(here, here, diagonal)]
+        entries: list[tuple[Any, Any, Any]] = [(own_numbers, own_numbers, diagonal)]
         for axis in range(len(inside)):
             for side in (0, 1):
-                there = list(own)
-                there[axis] = slice(own[axis].start + 2 * side - 1, own[axis].stop + 2 * side - 1)
-                other = numbers[tuple(there)]
-                known = other >= 0
-                flux = 1 / (0.5 / cells[own][known] + 0.5 / cells[tuple(there)][known])
+                neighbour_box = list(own)
+                neighbour_box[axis] = slice(own[axis].start + 2 * side - 1, own[axis].stop + 2 * side - 1)
+                neighbour_numbers = numbers[tuple(neighbour_box)]
+                known = neighbour_numbers >= 0
+                flux = 1 / (0.5 / cells[own][known] + 0.5 / cells[tuple(neighbour_box)][known])
                 diagonal[known] += flux
-                entries.append((here[known], other[known], -flux))
+                entries.append((own_numbers[known], neighbour_numbers[known], -flux))
                 if (axis, side) in fixed:
                     diagonal[~known] += 2 * cells[own][~known]
-        rows, columns, values = (np.concatenate([np.ravel(one) for one in part]) for part in zip(*entries))
+        rows, columns, values = (np.concatenate([np.ravel(array) for array in part]) for part in zip(*entries))
         return Matrix(coordinator, rows, columns, values, prod(inside), **options)
 
 
@@ -115,16 +115,16 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
         They are not.
     """
     if blocks.weights is None and not blocks.shares:  # the same for any number of ranks, in no time
-        found = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
+        shapes = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
         alike = all(length % parts == 0 for length, parts in zip(blocks.shape, blocks.grid))
     else:
-        found = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
-        alike = len(found) == 1
+        shapes = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
+        alike = len(shapes) == 1
     if not alike:
         raise InputError(
             f"expected blocks of equal size, received a grid of {blocks.grid} ranks for {blocks.shape} cells"
         )
-    return found.pop()
+    return shapes.pop()
 
 
 def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:

@@ -55,6 +55,6 @@ def faster_cg(
         for _ in range(_ROUNDS):
             for solver, times in seconds.items():
                 started = perf_counter()
-                found = solver(A, b, maxiter=_ITERATIONS, M=M, comm=comm)
-                times.append(system.coordinator.maximum(perf_counter() - started) / max(found.iterations, 1))
+                solution = solver(A, b, maxiter=_ITERATIONS, M=M, comm=comm)
+                times.append(system.coordinator.maximum(perf_counter() - started) / max(solution.iterations, 1))
     return pipecg if min(seconds[pipecg]) < _MARGIN * min(seconds[cg]) else cg

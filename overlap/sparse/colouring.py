@@ -24,9 +24,9 @@ def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> n
     """
     if wanted is not None:
         levels = _levels(starts, columns)
-        found = (levels.max(initial=0) - levels) % max(2, min(wanted, int(levels.max(initial=0)) + 1))
-        if _proper(starts, columns, found):
-            return found
+        colours = (levels.max(initial=0) - levels) % max(2, min(wanted, int(levels.max(initial=0)) + 1))
+        if _proper(starts, columns, colours):
+            return colours
     return _greedy(starts, columns)
 
 
@@ -38,9 +38,9 @@ def _greedy(starts: Any, columns: Any) -> Any:
     taken = np.full(rows + 1, -1, np.int64)  # the last row that met the colour at a neighbour
     for row in range(rows):
         for entry in range(starts[row], starts[row + 1]):
-            other = colour[columns[entry]]
-            if other >= 0:
-                taken[other] = row
+            neighbour_colour = colour[columns[entry]]
+            if neighbour_colour >= 0:
+                taken[neighbour_colour] = row
         chosen = 0
         while taken[chosen] == row:
             chosen += 1

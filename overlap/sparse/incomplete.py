@@ -118,10 +118,10 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
     for number in range(count):
         row = rows[number]
         for entry in range(starts[row], starts[row + 1]):
-            other = place[columns[entry]]
-            if other < number:
+            neighbour = place[columns[entry]]
+            if neighbour < number:
                 lower[number + 1] += 1
-                upper[other + 1] += 1
+                upper[neighbour + 1] += 1
     for number in range(count):
         lower[number + 1] += lower[number]
         upper[number + 1] += upper[number]
@@ -151,19 +151,19 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
         for entry in range(lower[number], last):
             where[below[entry]] = entry
         for entry in range(lower[number], last):
-            other = place[below[entry]]
-            for common in range(lower[other], lower[other + 1]):
-                mine = where[below[common]]
-                if mine >= 0:
-                    _scaled(left[mine], inverse[place[below[common]]], product)
+            neighbour = place[below[entry]]
+            for common in range(lower[neighbour], lower[neighbour + 1]):
+                own_entry = where[below[common]]
+                if own_entry >= 0:
+                    _scaled(left[own_entry], inverse[place[below[common]]], product)
                     _subtract(product, left[common], left[entry])
-            _scaled(left[entry], inverse[other], product)
+            _scaled(left[entry], inverse[neighbour], product)
             _subtract(product, left[entry], pivot)
-            above[filled[other]] = row
+            above[filled[neighbour]] = row
             for i in range(size):
                 for j in range(size):
-                    right[filled[other], i, j] = np.conj(left[entry, j, i])
-            filled[other] += 1
+                    right[filled[neighbour], i, j] = np.conj(left[entry, j, i])
+            filled[neighbour] += 1
         for entry in range(lower[number], last):
             where[below[entry]] = -1
         if not _invert(pivot, inverse[number]):

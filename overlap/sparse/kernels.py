@@ -24,9 +24,9 @@ def csr(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last
 def csr_transposed(starts: Any, columns: Any, values: Any, x: Any, y: Any, rows: Any) -> None:
     """Add A^T x to y."""
     for row in range(rows):
-        here = x[row]
+        factor = x[row]
         for entry in range(starts[row], starts[row + 1]):
-            y[columns[entry]] += values[entry] * here
+            y[columns[entry]] += values[entry] * factor
 
 
 @njit
@@ -78,9 +78,9 @@ def blocks_transposed(starts: Any, columns: Any, values: Any, x: Any, y: Any, ro
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
             for i in range(size):
-                here = x[row, i]
+                factor = x[row, i]
                 for j in range(size):
-                    y[column, j] += values[entry, i, j] * here
+                    y[column, j] += values[entry, i, j] * factor
 
 
 @njit
@@ -108,50 +108,50 @@ def symmetric_diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, fir
     """
     for begin in range(first, last, _RUN):
         end = min(begin + _RUN, last)
-        out, here = y[begin:end], low + begin
+        out, at = y[begin:end], low + begin
         length = end - begin
-        factors, entries = values[0, here : here + length], x[here : here + length]
+        factors, entries = values[0, at : at + length], x[at : at + length]
         for place in range(len(out)):
             out[place] = factors[place] * entries[place]
         for number in range(1, len(offsets)):
             offset = offsets[number]
-            up, down = x[here + offset : here + offset + length], x[here - offset : here - offset + length]
-            above, below = values[number, here : here + length], values[number, here - offset : here - offset + length]
+            up, down = x[at + offset : at + offset + length], x[at - offset : at - offset + length]
+            above, below = values[number, at : at + length], values[number, at - offset : at - offset + length]
             for place in range(len(out)):
                 out[place] += above[place] * up[place] + below[place] * down[place]
 
 
 @njit
-def diagonal(starts: Any, columns: Any, values: Any, first: Any, found: Any) -> None:
+def diagonal(starts: Any, columns: Any, values: Any, first: Any, out: Any) -> None:
     """Find the entries on the diagonal; values and found (entries or rows, numbers of a block)."""
-    for row in range(len(found)):
+    for row in range(len(out)):
         for entry in range(starts[row], starts[row + 1]):
             if columns[entry] == first + row:
-                found[row] = values[entry]
+                out[row] = values[entry]
 
 
 @njit
-def row_sums(starts: Any, values: Any, found: Any) -> None:
+def row_sums(starts: Any, values: Any, sums: Any) -> None:
     """Sum the magnitudes of rows; found (rows, b)."""
-    size = found.shape[1]
-    for row in range(len(found)):
+    size = sums.shape[1]
+    for row in range(len(sums)):
         for entry in range(starts[row], starts[row + 1]):
             for i in range(size):
                 for j in range(size):
-                    found[row, i] += abs(values[entry, i * size + j])
+                    sums[row, i] += abs(values[entry, i * size + j])
 
 
 @njit
 def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
     """Tell where the rows of the part of a rank's own columns begin, in the order of storage."""
     count = len(order)
-    found = np.zeros(count + 1, np.int64)
+    own_starts = np.zeros(count + 1, np.int64)
     for place in range(count):
         number = 0
         for entry in range(starts[order[place]], starts[order[place] + 1]):
             number += 0 <= columns[entry] - first < count
-        found[place + 1] = found[place] + number
-    return found
+        own_starts[place + 1] = own_starts[place] + number
+    return own_starts
 
 
 @njit
@@ -200,10 +200,10 @@ def scaled_step(alpha: Any, q: Any, d: Any, r: Any, sums: Any) -> None:
     """r -= alpha q; r.r and r.(d r)."""
     first = second = r.dtype.type(0)
     for place in range(len(r)):
-        here = r[place] - alpha * q[place]
-        r[place] = here
-        first += here * here
-        second += here * here * d[place]
+        residual = r[place] - alpha * q[place]
+        r[place] = residual
+        first += residual * residual
+        second += residual * residual * d[place]
     sums[0] = first
     sums[1] = second
 
@@ -212,18 +212,18 @@ def scaled_step(alpha: Any, q: Any, d: Any, r: Any, sums: Any) -> None:
 def turn(alpha: Any, beta: Any, z: Any, x: Any, p: Any) -> None:
     """x += alpha p; p = z + beta p: while p is read anyway."""
     for place in range(len(p)):
-        here = p[place]
-        x[place] += alpha * here
-        p[place] = z[place] + beta * here
+        direction = p[place]
+        x[place] += alpha * direction
+        p[place] = z[place] + beta * direction
 
 
 @njit
 def scaled_turn(alpha: Any, beta: Any, d: Any, r: Any, x: Any, p: Any) -> None:
     """x += alpha p; p = d r + beta p."""
     for place in range(len(p)):
-        here = p[place]
-        x[place] += alpha * here
-        p[place] = d[place] * r[place] + beta * here
+        direction = p[place]
+        x[place] += alpha * direction
+        p[place] = d[place] * r[place] + beta * direction
 
 
 @njit

@@ -212,12 +212,12 @@ def pipecg(
         system.multiply(extended, w)
         flat_m, flat_n, flat_r, flat_u, flat_w, flat_x = (array.reshape(-1) for array in (m, n, r, u, w, x))
         directions = tuple(np.zeros_like(flat_r) for _ in range(4))
-        here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)]).real.astype(float)
-        sums = np.empty_like(here)
+        own_sums = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)]).real.astype(float)
+        sums = np.empty_like(own_sums)
         before = alpha = 0.0
         residuals: list[float] = []
         while True:
-            finish = system.start_sum(here, sums)
+            finish = system.start_sum(own_sums, sums)
             system.precondition(w, m)
             system.multiply(extended, n)
             finish()
@@ -240,7 +240,7 @@ def pipecg(
             ):
                 return system.solution(x, residuals)
             alpha, before = gamma / curvature, gamma
-            kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), here)
+            kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), own_sums)
 
 
 def bicgstab(

@@ -93,14 +93,14 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
     if not isinstance(switch, int) or not 1 <= switch <= max(last, 1):
         raise InputError(f"expected switch to be a level from 1 to {max(last, 1)}, received {switch!r}")
     few = merged_grid(blocks, ranks)
-    found = [blocks]
+    levels = [blocks]
     for number, shape in enumerate(shapes[1:], 2):
         grid = blocks.grid if number <= switch else few
         below = number < len(shapes)
-        if found[-1].size == 1 or not below or any(length % (2 * parts) for length, parts in zip(shape, grid)):
+        if levels[-1].size == 1 or not below or any(length % (2 * parts) for length, parts in zip(shape, grid)):
             grid = (1,) * len(shape)
-        found.append(Blocks(shape, grid, width=0))
-    return found
+        levels.append(Blocks(shape, grid, width=0))
+    return levels
 
 
 def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
 
 def _shapes(blocks: Blocks) -> Any:
     """Give the grid of each level; of several ranks there are two at least."""
-    found = [blocks.shape]
-    while (prod(found[-1]) > ENOUGH or len(found) == 1 < blocks.size) and all(length % 2 == 0 for length in found[-1]):
-        found.append(tuple(length // 2 for length in found[-1]))
-    return found
+    sizes = [blocks.shape]
+    while (prod(sizes[-1]) > ENOUGH or len(sizes) == 1 < blocks.size) and all(length % 2 == 0 for length in sizes[-1]):
+        sizes.append(tuple(length // 2 for length in sizes[-1]))
+    return sizes

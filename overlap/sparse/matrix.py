@@ -118,11 +118,11 @@ class Matrix(CollectiveContext):
     ) -> None:
         """Check the entries, and bring them to the ranks that have their rows."""
         counts: list[int] = coordinator.allgather(count)
-        total = sum(counts) if all(isinstance(one, (int, np.integer)) for one in counts) else 0
+        total = sum(counts) if all(isinstance(number, (int, np.integer)) for number in counts) else 0
         problem = entries_problem(rows, columns, values, count, total)
         coordinator.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
-        found = assembled(coordinator, rows.astype(np.int64), columns.astype(np.int64), values, counts)
-        self._store(coordinator, found, total, transport)
+        assembled_rows = assembled(coordinator, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._store(coordinator, assembled_rows, total, transport)
 
     def _store(self, coordinator: StandaloneCoordinator, rows: Rows, total: int, transport: str) -> None:
         """Choose how the rows are stored, and make the halo of a product."""
@@ -134,20 +134,23 @@ class Matrix(CollectiveContext):
         self.count = int(rows.count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
         self._rows, self._transport = rows, transport
-        self._storage = here = self._choose(rows)
-        self.storage = here.name
+        self._storage = storage = self._choose(rows)
+        self.storage = storage.name
         self.team = ThreadPool(1)
-        self.order = here.order
-        self._moved = not np.array_equal(here.order, np.arange(self.count))
-        before = int(here.owned_at[0]) if self.count else 0
+        self.order = storage.order
+        self._moved = not np.array_equal(storage.order, np.arange(self.count))
+        before = int(storage.owned_at[0]) if self.count else 0
         self._own = slice(before, before + self.count)
         entries = of_indices(
-            coordinator, rows.first + here.order, here.needed, (here.owned_at, here.needed_at, here.length)
+            coordinator,
+            rows.first + storage.order,
+            storage.needed,
+            (storage.owned_at, storage.needed_at, storage.length),
         )
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
         self.halo = Halo(coordinator, entries, kind, transport=transport)
         self._sends = "messages" in self.halo.transports.values()
-        short = len(here.needed) * self.block * self.dtype.itemsize <= SHORT_NBYTES
+        short = len(storage.needed) * self.block * self.dtype.itemsize <= SHORT_NBYTES
         self._pieces = FEW_PIECES if short else PIECES
         self._entries = entries
         self._extended: np.ndarray | None = None
@@ -239,22 +242,22 @@ class Matrix(CollectiveContext):
         coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
         with coordinator.collective_section("making a matrix", coordinator.close):
             parts = block(shape[0], comm.size, agreed_weights(coordinator, weights))
-            mine = parts[comm.rank]
-            grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
-            here = np.ravel_multi_index(grid, shape)
+            own_planes = parts[comm.rank]
+            grid = np.meshgrid(np.arange(own_planes.start, own_planes.stop), *map(np.arange, shape[1:]), indexing="ij")
+            own_numbers = np.ravel_multi_index(grid, shape)
             rows, columns, values = [], [], []
             for offset, coefficient in zip(offsets, coefficients, strict=True):
-                there = [axis + step for axis, step in zip(grid, offset)]
-                inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)], axis=0)
-                rows.append(here[inside])
-                columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
-                values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
+                neighbour = [axis + step for axis, step in zip(grid, offset)]
+                inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(neighbour, shape)], axis=0)
+                rows.append(own_numbers[inside])
+                columns.append(np.ravel_multi_index([axis[inside] for axis in neighbour], shape))
+                values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, own_numbers.shape)[inside])
             return cls(
                 coordinator,
                 np.concatenate(rows),
                 np.concatenate(columns),
                 np.concatenate(values),
-                length_of(mine) * int(np.prod(shape[1:])),
+                length_of(own_planes) * int(np.prod(shape[1:])),
                 **options,
             )
 
@@ -286,9 +289,9 @@ class Matrix(CollectiveContext):
                 problem = f"expected complex numbers to stay complex, received {kind} for a matrix of {self.dtype}"
             coordinator.check("the type of a matrix", problem, dtype=kind.str)
             rows = replace(self._rows, values=self._rows.values.astype(kind))
-            other = type(self).__new__(type(self))
-            other._store(coordinator, rows, self.shape[0] // self.block, self._transport)
-            return other
+            converted = type(self).__new__(type(self))
+            converted._store(coordinator, rows, self.shape[0] // self.block, self._transport)
+            return converted
 
     def in_type(self, dtype: np.dtype) -> Self:
         """Give this matrix, or the one in another type that is kept for products with such vectors. Collective."""
@@ -296,10 +299,10 @@ class Matrix(CollectiveContext):
             return self
         if dtype not in self._others:
             self._others[dtype] = self.astype(dtype)
-        found = self._others[dtype]
-        if found.workers != self.workers:
-            found.workers = self.workers
-        return found
+        converted = self._others[dtype]
+        if converted.workers != self.workers:
+            converted.workers = self.workers
+        return converted
 
     # ---- products ----------------------------------------------------------------------------
 
@@ -338,18 +341,18 @@ class Matrix(CollectiveContext):
             On all ranks: the vector of one does not fit, or types differ between ranks.
         """
         self.check_open()
-        coordinator, found = self.halo.coordinator, np.zeros(0, self.dtype)
+        coordinator, vector = self.halo.coordinator, np.zeros(0, self.dtype)
         error: BaseException | None = None
         try:
             problem, given = mask_problem(x=x), np.asarray(x)
             if problem := problem or self.vector_problem(given):
                 error = InputError(problem)
             else:
-                found = given.astype(np.result_type(self.dtype, given.dtype), copy=False)
+                vector = given.astype(np.result_type(self.dtype, given.dtype), copy=False)
         except Exception as failed:
             error = failed
-        coordinator.synchronize(call, {"dtype": found.dtype.str}, error=error)
-        return found
+        coordinator.synchronize(call, {"dtype": vector.dtype.str}, error=error)
+        return vector
 
     matvec = dot = __matmul__
 
@@ -419,11 +422,11 @@ class Matrix(CollectiveContext):
         extended = np.zeros((self._storage.length, *self._vector_shape[1:]), self.dtype)
         self._storage.transposed(np.ascontiguousarray(self.inward(x)), extended)
         back: list[Any] = [None] * self.halo.comm.size
-        for one in self._entries.traffic:
-            back[one.rank] = [extended[region] for region in one.receives]
-        found = self.halo.coordinator.alltoall(back)
-        for one in self._entries.traffic:  # in the order of ranks
-            for region, values in zip(one.sends, found[one.rank] or ()):
+        for neighbour in self._entries.traffic:
+            back[neighbour.rank] = [extended[region] for region in neighbour.receives]
+        received = self.halo.coordinator.alltoall(back)
+        for neighbour in self._entries.traffic:  # in the order of ranks
+            for region, values in zip(neighbour.sends, received[neighbour.rank] or ()):
                 extended[region] += values
         return self.outward(extended[self._own])
 
@@ -471,9 +474,9 @@ class Matrix(CollectiveContext):
         self.check_open()
         if not self._moved:
             return x.copy()
-        found = np.empty_like(x)
-        found[self.order] = x
-        return found
+        reordered = np.empty_like(x)
+        reordered[self.order] = x
+        return reordered
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum numbers over all ranks, in place (collective): the same bits on all of them."""
@@ -559,7 +562,7 @@ class Matrix(CollectiveContext):
         from scipy import sparse
 
         parts = self.halo.coordinator.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
-        counts, columns, values = (np.concatenate(one) for one in zip(*parts))
+        counts, columns, values = (np.concatenate(arrays) for arrays in zip(*parts))
         starts = np.concatenate([[0], np.cumsum(counts)])
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
         return kind((values, columns, starts), shape=self.shape)
@@ -593,8 +596,8 @@ class Matrix(CollectiveContext):
             self.halo.free()  # first: here the ranks see whether one has left, who does not come to free the rest
         finally:
             left = self.halo.coordinator.left is not None
-            for other in self._others.values():  # in the order in which all ranks have made them
-                other._let_go() if left else other.free()
+            for converted in self._others.values():  # in the order in which all ranks have made them
+                converted._let_go() if left else converted.free()
             if self._collectives is not None and not left:
                 self._collectives.free()
 
@@ -609,8 +612,8 @@ class Matrix(CollectiveContext):
             return None
         self.freed = True
         self.team.close()
-        for other in self._others.values():  # in which ranks wait only within calls of this one
-            other._let_go()
+        for converted in self._others.values():  # in which ranks wait only within calls of this one
+            converted._let_go()
         if self._collectives is not None:
             self._collectives._fail(error)
         return self.halo._fail(error)

@@ -151,8 +151,8 @@ class _Basis:
             else:
                 vectors[steps + 1] /= after
             for place, (c, s) in enumerate(rotations):
-                one, other = column[place], column[place + 1]
-                column[place], column[place + 1] = c * one + s * other, c * other - np.conj(s) * one
+                first, second = column[place], column[place + 1]
+                column[place], column[place + 1] = c * first + s * second, c * second - np.conj(s) * first
             c, s, column[steps] = _rotation(column[steps], after)
             rotations.append((c, s))
             triangle[: steps + 1, steps] = column[: steps + 1]
@@ -183,15 +183,15 @@ class _Basis:
         return column, float(np.sqrt(squares[0])), float(np.sqrt(max(left, 0.0)))
 
 
-def _rotation(one: Any, other: float) -> tuple[float, Any, Any]:
+def _rotation(a: Any, b: float) -> tuple[float, Any, Any]:
     """Return c, s and d with [c, s; -conj(s), c] (one, other) = (d, 0)."""
-    size = hypot(abs(one), other)
+    size = hypot(abs(a), b)
     if size == 0:
         return 1.0, 0.0, 0.0
-    if one == 0:
-        return 0.0, 1.0, other
-    phase = one / abs(one)
-    return abs(one) / size, phase * other / size, phase * size
+    if a == 0:
+        return 0.0, 1.0, b
+    phase = a / abs(a)
+    return abs(a) / size, phase * b / size, phase * size
 
 
 def minres(

@@ -182,11 +182,11 @@ class _Level:
                 A.multiply(self.extended, self.rest)
 
         times = []
-        for one in (cycle, lambda: A.sum(small), lambda: A.sum(large)):
-            one()
+        for operation in (cycle, lambda: A.sum(small), lambda: A.sum(large)):
+            operation()
             started = perf_counter()
             for _ in range(_MEASURED):
-                one()
+                operation()
             times.append((perf_counter() - started) / _MEASURED)
         cycle_s, latency_s, large_s = coordinator.maximum(np.array(times))
         return Costs(cycle_s / max(1, A.count), latency_s, max(0.0, large_s - latency_s) / large.nbytes)

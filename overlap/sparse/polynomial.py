@@ -87,15 +87,15 @@ class Chebyshev(Preconditioner):
 def _first(factor: Any, inverse: Any, r: Any, step: Any, x: Any) -> None:
     """step = x = factor D^-1 r."""
     for place in range(len(r)):
-        here = factor * inverse[place] * r[place]
-        step[place] = here
-        x[place] = here
+        change = factor * inverse[place] * r[place]
+        step[place] = change
+        x[place] = change
 
 
 @njit
 def _next(old: Any, new: Any, inverse: Any, r: Any, product: Any, step: Any, x: Any, out: Any) -> None:
     """step = old step + new D^-1 (r - product); out = x + step."""
     for place in range(len(r)):
-        here = old * step[place] + new * inverse[place] * (r[place] - product[place])
-        step[place] = here
-        out[place] = x[place] + here
+        change = old * step[place] + new * inverse[place] * (r[place] - product[place])
+        step[place] = change
+        out[place] = x[place] + change

@@ -81,11 +81,11 @@ def _by_vectors(typingctx: Any, values: Any, columns: Any, x: Any, first: Any, l
             return builder.load(builder.gep(entries, [builder.zext(builder.load(builder.gep(places, [at])), _INDEX)]))
 
         def add_vector(total: Any, at: Any) -> None:
-            found = ir.Constant(vector, ir.Undefined)
+            picked = ir.Constant(vector, ir.Undefined)
             for lane in range(_LANES):
-                found = builder.insert_element(found, entry_of(builder.add(at, _INDEX(lane))), _LANE(lane))
-            here = builder.bitcast(builder.gep(factors, [at]), vector.as_pointer())
-            add(total, builder.load(here, align=context.get_abi_sizeof(number)), found)
+                picked = builder.insert_element(picked, entry_of(builder.add(at, _INDEX(lane))), _LANE(lane))
+            address = builder.bitcast(builder.gep(factors, [at]), vector.as_pointer())
+            add(total, builder.load(address, align=context.get_abi_sizeof(number)), picked)
 
         def whole(begin: Any, step: Any) -> Any:
             """Tell where the last whole step ends."""

@@ -54,16 +54,16 @@ class Rows:
 
     def diagonal(self) -> np.ndarray:
         """Find the entries (or blocks) of the diagonal; zeros where there is none."""
-        found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
-        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
-        return found
+        diagonal = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
+        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(diagonal))
+        return diagonal
 
     def sums(self) -> np.ndarray:
         """Sum the magnitudes of each row, (count,) or (count, b)."""
         size = self.values.shape[1] if self.values.ndim == 3 else 1
-        found = np.zeros((self.count, size), self.values.real.dtype)
-        kernels.row_sums(self.starts, _flat(self.values), found)
-        return found if self.values.ndim == 3 else found[:, 0]
+        sums = np.zeros((self.count, size), self.values.real.dtype)
+        kernels.row_sums(self.starts, _flat(self.values), sums)
+        return sums if self.values.ndim == 3 else sums[:, 0]
 
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
@@ -104,7 +104,7 @@ def assembled(
         parts = coordinator.alltoall(
             [(rows[owner == rank], columns[owner == rank], values[owner == rank]) for rank in range(coordinator.size)]
         )
-        rows, columns, values = (np.concatenate(one) for one in zip(*parts))
+        rows, columns, values = (np.concatenate(arrays) for arrays in zip(*parts))
     first, count = int(limits[coordinator.rank] - counts[coordinator.rank]), counts[coordinator.rank]
     key = (rows - first) * int(limits[-1]) + columns
     if not (np.diff(key) > 0).all():

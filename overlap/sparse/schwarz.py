@@ -109,21 +109,21 @@ class _Subdomain:
 
     def __init__(self, A: Matrix, overlap: int) -> None:
         coordinator = A.halo.coordinator
-        mine = np.arange(A.rows.start, A.rows.stop)
+        own_rows = np.arange(A.rows.start, A.rows.stop)
         rows = A.local_rows
         numbers, columns, values = [rows.first + rows.row_of], [rows.columns], [rows.values]
         others = np.zeros(0, np.int64)
         limits = np.cumsum(coordinator.allgather(A.count))
         for _ in range(overlap):
-            new = np.setdiff1d(np.concatenate(columns), np.concatenate([mine, others]))
-            for found, part in zip((numbers, columns, values), _rows_of(coordinator, A, new, limits)):
-                found.append(part)
+            new = np.setdiff1d(np.concatenate(columns), np.concatenate([own_rows, others]))
+            for collected, part in zip((numbers, columns, values), _rows_of(coordinator, A, new, limits)):
+                collected.append(part)
             others = np.concatenate([others, new])
-        everything = np.concatenate([mine, others])
+        everything = np.concatenate([own_rows, others])
         order = np.argsort(everything)
-        i, j, v = (np.concatenate(one) for one in (numbers, columns, values))
+        i, j, v = (np.concatenate(pieces) for pieces in (numbers, columns, values))
         inside = np.isin(j, everything)
-        i, j = (order[np.searchsorted(everything[order], one[inside])] for one in (i, j))
+        i, j = (order[np.searchsorted(everything[order], indices[inside])] for indices in (i, j))
         length = len(everything)
         place = np.arange(length)
         self.matrix = (
@@ -132,17 +132,17 @@ class _Subdomain:
         if self.matrix is not None:
             place[self.matrix.order] = np.arange(length)
         self._own = place[: A.count][A.order]
-        there = of_indices(coordinator, mine[A.order], others, (self._own, place[A.count :], length))
-        back, self._added = _reversed(coordinator, there)
+        entries = of_indices(coordinator, own_rows[A.order], others, (self._own, place[A.count :], length))
+        back, self._added = _reversed(coordinator, entries)
         kind = (A.dtype, (A.block,)) if A.block > 1 else A.dtype
-        self._there = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), there, kind)
+        self._there = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), entries, kind)
         self._back = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), back, kind)
         (self._r,) = self._there.empty()
         (self._z,) = self._back.empty()
         self._weights = np.ones(1)
         self.solve: Callable[[np.ndarray, np.ndarray], object] = _copied
-        one, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
-        self.apply(one, many)  # of how many subdomains a row is
+        ones, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
+        self.apply(ones, many)  # of how many subdomains a row is
         self._weights = 1 / np.sqrt(many)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
@@ -181,32 +181,32 @@ def _rows_of(
             rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local, counts
         ) + np.arange(counts.sum())
         answers.append((np.repeat(wanted, counts), rows.columns[entries], rows.values[entries]))
-    return [np.concatenate(one) for one in zip(*coordinator.alltoall(answers))]
+    return [np.concatenate(pieces) for pieces in zip(*coordinator.alltoall(answers))]
 
 
 def _reversed(coordinator: StandaloneCoordinator, entries: Entries) -> tuple[Entries, list[Any]]:
     """Make messages that bring others' values of own entries into places after the array; pairs (own, place there)."""
     (length,) = entries.local_shape
-    theirs: list[Any] = [None] * coordinator.size
+    buffer_slices: list[Any] = [None] * coordinator.size
     pairs = []
-    for one in entries.traffic:
-        for region in one.sends:
+    for neighbour in entries.traffic:
+        for region in neighbour.sends:
             count = len(np.arange(length)[region])
-            theirs[one.rank] = slice(length, length + count)
-            pairs.append((region, theirs[one.rank]))
+            buffer_slices[neighbour.rank] = slice(length, length + count)
+            pairs.append((region, buffer_slices[neighbour.rank]))
             length += count
-    fills = coordinator.alltoall(theirs)
+    fills = coordinator.alltoall(buffer_slices)
     lengths = coordinator.allgather(length)
     return Entries(
         (length,),
         [
             Traffic(
-                one.rank,
-                one.receives,
-                [(fills[one.rank],)] if one.receives else [],
-                [(theirs[one.rank],)] if one.sends else [],
-                (lengths[one.rank],),
+                neighbour.rank,
+                neighbour.receives,
+                [(fills[neighbour.rank],)] if neighbour.receives else [],
+                [(buffer_slices[neighbour.rank],)] if neighbour.sends else [],
+                (lengths[neighbour.rank],),
             )
-            for one in entries.traffic
+            for neighbour in entries.traffic
         ],
     ), pairs

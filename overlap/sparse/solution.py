@@ -67,11 +67,11 @@ class Solution(tuple[np.ndarray, int]):
         iterations = len(residuals) - 1
         converged = true_residual <= tolerance
         info = 0 if converged else breakdown or max(iterations, 1)
-        found = super().__new__(cls, (x, info))
-        found.x, found.info, found.converged, found.tolerance = x, info, converged, tolerance
-        found.iterations, found.residuals = iterations, np.array(residuals)
-        found.true_residual, found.hidden = true_residual, hidden
-        return found
+        solution = super().__new__(cls, (x, info))
+        solution.x, solution.info, solution.converged, solution.tolerance = x, info, converged, tolerance
+        solution.iterations, solution.residuals = iterations, np.array(residuals)
+        solution.true_residual, solution.hidden = true_residual, hidden
+        return solution
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         breakdown = min(self.info, 0)

@@ -133,7 +133,7 @@ def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
     """
     count = len(starts) - 1
     begins, far = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
-    found, later = np.empty(len(columns) + count, np.uint32), np.empty(len(columns), np.uint32)
+    stored, later = np.empty(len(columns) + count, np.uint32), np.empty(len(columns), np.uint32)
     place = np.full(count, -1, np.int64)
     limits = np.zeros(len(cuts), np.int64)
     at = many = 0
@@ -151,7 +151,7 @@ def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
                 many += 1
         limits[part + 1] = many
         for row in range(cuts[part], end):
-            found[at] = row
+            stored[at] = row
             at += 1
             far[row] = -1
             for entry in range(starts[row], starts[row + 1]):
@@ -159,16 +159,16 @@ def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
                 if row < column < count:
                     if column >= end and far[row] < 0:
                         far[row] = at
-                    found[at] = column if column < end else place[column]
+                    stored[at] = column if column < end else place[column]
                     at += 1
             if far[row] < 0:
                 far[row] = at
             begins[row + 1] = at
-    return begins, far, found[:at].copy(), limits, later[:many].copy()
+    return begins, far, stored[:at].copy(), limits, later[:many].copy()
 
 
 @njit
-def _fill(starts: Any, columns: Any, values: Any, first: Any, begins: Any, found: Any) -> None:
+def _fill(starts: Any, columns: Any, values: Any, first: Any, begins: Any, stored: Any) -> None:
     """Copy the blocks on and above the diagonal of own columns."""
     count = len(starts) - 1
     for row in range(count):
@@ -176,9 +176,9 @@ def _fill(starts: Any, columns: Any, values: Any, first: Any, begins: Any, found
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry] - first
             if column == row:
-                found[begins[row]] = values[entry]
+                stored[begins[row]] = values[entry]
             elif row < column < count:
-                found[at] = values[entry]
+                stored[at] = values[entry]
                 at += 1
 
 
@@ -206,9 +206,9 @@ def _multiply(
             np.uint64(cuts[part]), np.uint64(cuts[part + 1])
         ):  # unsigned: no index is looked at for its sign
             u, v, w = x[row, 0], x[row, 1], x[row, 2]
-            here, split, end = np.uint64(starts[row]), np.uint64(far[row]), np.uint64(starts[row + one])
-            a, b, c = kernels.product_of_3(values, here, u, v, w)
-            for entry in range(here + one, split):
+            start, split, end = np.uint64(starts[row]), np.uint64(far[row]), np.uint64(starts[row + one])
+            a, b, c = kernels.product_of_3(values, start, u, v, w)
+            for entry in range(start + one, split):
                 column = columns[entry]
                 prefetch(values, np.int64(9) * np.int64(entry) + FAR)
                 d, e, f = kernels.product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])

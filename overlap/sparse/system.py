@@ -182,9 +182,9 @@ class System:
             or bound_problem("atol", agreed["atol"], 0)
             or whole_problem("maxiter", agreed["maxiter"], 0, none=True)
         )
-        for what, one in (("A", A), ("M", M)):
-            if problem is None and not (one is None and what == "M") and not hasattr(type(one), "__matmul__"):
-                problem = f"expected {what} to be an object with {what} @ x, received {type(one).__name__}"
+        for what, operator in (("A", A), ("M", M)):
+            if problem is None and not (operator is None and what == "M") and not hasattr(type(operator), "__matmul__"):
+                problem = f"expected {what} to be an object with {what} @ x, received {type(operator).__name__}"
         if problem is None and callback is not None and not callable(callback):
             problem = f"expected callback to be callable, received {type(callback).__name__}"
         b = np.asarray(b)
@@ -195,10 +195,10 @@ class System:
                 problem = f"expected x0 to have shape {b.shape}, received shape {x0.shape}"
             problem = problem or self._vector_problem("x0", A, x0)
         self.coordinator.check(self._name, problem, **agreed)
-        found = getattr(A, "dtype", None)
-        if found is None:  # as scipy does
-            found = np.asarray(A @ b.astype(common_type(b.dtype), copy=False)).dtype
-        self.dtype = common_type(found, b.dtype)
+        dtype = getattr(A, "dtype", None)
+        if dtype is None:  # as scipy does
+            dtype = np.asarray(A @ b.astype(common_type(b.dtype), copy=False)).dtype
+        self.dtype = common_type(dtype, b.dtype)
         if x0 is not None and x0.dtype.kind == "c":
             self.dtype = np.result_type(self.dtype, np.complex64)
         if isinstance(M, Preconditioner) and M.matrix.dtype.kind == "c" and self.dtype.kind == "f":
@@ -226,11 +226,11 @@ class System:
             return M.apply
         return lambda r, z: self._take("M @ r", M.apply_to(self.outward(r)), z)
 
-    def _stored_alike(self, other: Matrix) -> bool:
+    def _stored_alike(self, matrix: Matrix) -> bool:
         """Tell whether a preconditioner's matrix has the type and order of A, as what shares A's storage has."""
         own = self._matrix
         return own is not None and (
-            other is own or (other.dtype == own.dtype and np.array_equal(other.order, own.order))
+            matrix is own or (matrix.dtype == own.dtype and np.array_equal(matrix.order, own.order))
         )
 
     def _begin(self) -> None:
@@ -359,19 +359,19 @@ class System:
     def _inward(self, x: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(self._matrix.inward(x)) if self._matrix is not None else np.asarray(x)
 
-    def _take(self, what: str, found: Any, out: np.ndarray) -> None:
+    def _take(self, what: str, result: Any, out: np.ndarray) -> None:
         """Take what an object of the user's has computed, if it fits."""
-        found = np.asarray(found)
-        if found.shape != self.b.shape or found.dtype.kind not in "biufc":
+        result = np.asarray(result)
+        if result.shape != self.b.shape or result.dtype.kind not in "biufc":
             raise InputError(
-                f"expected {what} to give {self.b.shape} numbers, received {found.shape} of type {found.dtype}"
+                f"expected {what} to give {self.b.shape} numbers, received {result.shape} of type {result.dtype}"
             )
-        if found.dtype.kind == "c" and self.real:
+        if result.dtype.kind == "c" and self.real:
             raise InputError(
                 f"expected {what} to be real for real vectors, received complex numbers (of an object "
                 "whose dtype says that it is real, or without one)"
             )
-        out[...] = self._inward(found)
+        out[...] = self._inward(result)
 
     # ---- what fails --------------------------------------------------------------------------
 

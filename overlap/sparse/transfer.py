@@ -44,14 +44,14 @@ class GridTransfer:
         coordinator = A.halo.coordinator
         self.coarse_coordinator: StandaloneCoordinator | None = None
         if fine.size > coarse.size:
-            mine = merged_rank(coordinator.rank, fine.grid, coarse.grid)
+            coarse_rank = merged_rank(coordinator.rank, fine.grid, coarse.grid)
             with coordinator.watching("making groups of ranks that gather") as comm:
-                group = guarded(comm.Split(mine, comm.rank), comm)
+                group = guarded(comm.Split(coarse_rank, comm.rank), comm)
             self._coordinator = _owned(group, coordinator)
             self._collectives = node_collectives(self._coordinator)
             leads = self._coordinator.rank == 0
             with coordinator.watching("making the ranks of a coarser level") as comm:
-                leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, mine), comm)
+                leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, coarse_rank), comm)
             if leads:
                 self.coarse_coordinator = _owned(leaders, coordinator)
                 self._everything = np.zeros(self._coordinator.size * len(self._own), A.dtype)
@@ -68,7 +68,7 @@ class GridTransfer:
         entries = self._coarse_rows()
         if self._coordinator is not None:
             every = self._coordinator.gather(entries)
-            rows, columns, values = (np.concatenate(one) for one in zip(*every)) if every is not None else entries
+            rows, columns, values = (np.concatenate(arrays) for arrays in zip(*every)) if every is not None else entries
         else:
             rows, columns, values = entries
         if self.coarse_coordinator is None:
@@ -81,13 +81,13 @@ class GridTransfer:
             self._own = np.zeros(coarse.count, coarse.dtype)
         else:
             between = Blocks(self._coarse.shape, self._fine.grid, width=0)
-            mine = [
+            merged_ranks = [
                 rank
                 for rank in range(between.size)
                 if merged_rank(rank, between.grid, self._coarse.grid) == coarse.halo.comm.rank
             ]
             count = len(self._own)
-            numbers = np.concatenate([rank * count + np.arange(count) for rank in mine])
+            numbers = np.concatenate([rank * count + np.arange(count) for rank in merged_ranks])
             self._place = place[numbers_of(coordinates_of(numbers, between), self._coarse) - coarse.rows.start]
         return coarse
 
@@ -102,7 +102,9 @@ class GridTransfer:
         )
         numbers = first + np.repeat(np.arange(len(self._own)), np.diff(starts))
         if between.grid != self._coarse.grid:
-            numbers, columns = (numbers_of(coordinates_of(one, between), self._coarse) for one in (numbers, columns))
+            numbers, columns = (
+                numbers_of(coordinates_of(array, between), self._coarse) for array in (numbers, columns)
+            )
         return numbers, columns, values
 
     def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
@@ -143,24 +145,24 @@ class GridTransfer:
 
 def _owned(comm: Any, coordinator: StandaloneCoordinator) -> StandaloneCoordinator:
     """Make a coordinator of a communicator that is ours, with the same deadline."""
-    found = StandaloneCoordinator(comm, coordinator.deadline_s)
-    with found.watching("freeing a communicator"):
+    owned = StandaloneCoordinator(comm, coordinator.deadline_s)
+    with owned.watching("freeing a communicator"):
         comm.Free()
-    return found
+    return owned
 
 
 @njit
 def _parents(cells: Any) -> Any:
     """Give the number of each cell's parent in the block, both in C order."""
     nz, ny, nx = cells
-    found, place = np.empty(nz * ny * nx, np.uint32), 0
+    parents, place = np.empty(nz * ny * nx, np.uint32), 0
     for z in range(nz):
         for y in range(ny):
             row = (z // 2 * (ny // 2) + y // 2) * (nx // 2)
             for x in range(nx):
-                found[place] = row + x // 2
+                parents[place] = row + x // 2
                 place += 1
-    return found
+    return parents
 
 
 @njit
@@ -179,7 +181,7 @@ def _halved(
     nz, ny, nx = cells
     mz, my, mx = nz // 2, ny // 2, nx // 2
     count = nz * ny * nx
-    found = np.zeros(mz * my * mx + 1, np.int64)
+    coarse_starts = np.zeros(mz * my * mx + 1, np.int64)
     out_columns, out_values = np.empty(len(columns), np.int64), np.empty(len(columns), values.dtype)
     end = 0
     for row in range(mz * my * mx):
@@ -206,8 +208,8 @@ def _halved(
                 out_columns[at] = column
                 out_values[at] = 0.5 * values[entry]
                 end += 1
-        found[row + 1] = end
-    return found, out_columns[:end].copy(), out_values[:end].copy()
+        coarse_starts[row + 1] = end
+    return coarse_starts, out_columns[:end].copy(), out_values[:end].copy()
 
 
 @njit

@@ -170,7 +170,8 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
     rows, columns = matrix.shape
     if rows < columns or times.shape != (rows,):
         raise ValueError(
-            f"seconds: expected one time per row of counts, at least {columns}, received {times.shape} for {matrix.shape}"
+            f"seconds: expected one time per row of counts, at least {columns}, "
+            f"received {times.shape} for {matrix.shape}"
         )
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError("seconds: expected finite times > 0")
@@ -189,12 +190,12 @@ def _positive_least_squares(matrix: np.ndarray, right: np.ndarray) -> np.ndarray
     """
     columns = matrix.shape[1]
     best, least = np.zeros(columns), np.inf
-    for used in (list(some) for number in range(1, columns + 1) for some in combinations(range(columns), number)):
+    for used in (list(subset) for number in range(1, columns + 1) for subset in combinations(range(columns), number)):
         scale = np.abs(matrix[:, used]).max(axis=0)
         scale[scale == 0] = 1.0
-        found = np.linalg.lstsq(matrix[:, used] / scale, right, rcond=None)[0] / scale
-        error = float(((matrix[:, used] @ found - right) ** 2).sum())
-        if (found >= 0).all() and error < least:
+        solution = np.linalg.lstsq(matrix[:, used] / scale, right, rcond=None)[0] / scale
+        error = float(((matrix[:, used] @ solution - right) ** 2).sum())
+        if (solution >= 0).all() and error < least:
             least, best = error, np.zeros(columns)
-            best[used] = found
+            best[used] = solution
     return best

@@ -35,12 +35,12 @@ class ThreadScaling:
             That is none.
         """
         try:
-            found = {
+            rows = {
                 int(n): {int(threads): float(speedup) for threads, speedup in row.items()} for n, row in table.items()
             }
             good = all(
                 n > 0 and row and all(threads > 1 and 0 < speedup < math.inf for threads, speedup in row.items())
-                for n, row in found.items()
+                for n, row in rows.items()
             )
         except (AttributeError, TypeError, ValueError):
             good = False
@@ -49,7 +49,7 @@ class ThreadScaling:
                 "threads: expected tables of speed-ups > 0 by numbers of threads > 1, one for each length of a "
                 f"plane's axes, received {table!r}"
             )
-        return cls(tuple((n, tuple(sorted(row.items()))) for n, row in sorted(found.items())))
+        return cls(tuple((n, tuple(sorted(row.items()))) for n, row in sorted(rows.items())))
 
     def table(self) -> Mapping[int, Mapping[int, float]]:
         """As `of_table` takes it."""
@@ -64,9 +64,9 @@ class ThreadScaling:
         """
         if threads == 1 or not self.speedups:
             return float(threads)
-        found = [(2 * math.log2(n), _of_threads(row, threads)) for n, row in self.speedups]
+        measured = [(2 * math.log2(n), _of_threads(row, threads)) for n, row in self.speedups]
         place = math.log2(max(points, 1))
-        (low, least), *others = found
+        (low, least), *others = measured
         if place <= low:
             return least
         for high, value in others:
@@ -78,6 +78,6 @@ class ThreadScaling:
 
 def _of_threads(row: Sequence[tuple[int, float]], threads: int) -> float:
     """Return the speed-up of so many threads, with the serial share of the nearest number that was measured."""
-    nearest, speedup = min(row, key=lambda one: (abs(one[0] - threads), one[0]))
+    nearest, speedup = min(row, key=lambda entry: (abs(entry[0] - threads), entry[0]))
     serial = max(0.0, (1 / speedup - 1 / nearest) / (1 - 1 / nearest))
     return 1 / (serial + (1 - serial) / threads)

@@ -274,20 +274,20 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return _clean()
     computer, reason = machine(), None
     try:
-        found = environment(given.ranks)
+        facts = environment(given.ranks)
     except (CommandError, launch.LaunchError) as error:
-        found, reason = None, str(error)
+        facts, reason = None, str(error)
     rows = [(name, version) for name, version in packages().items()]
     rows.append(("python", f"{computer['python']}, {sys.executable}"))
     rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}"))
-    if found is not None:
-        rows.append(("FFTW", found["fftw_library"]))
-        rows.append(("MPI", f"{found['library']} (standard {found['standard']})"))
-        rows.append(("thread level", found["thread_level"] + _THREAD_LEVEL_NOTE))
-        rows.append(("lost ranks", found["lost_ranks"]))
+    if facts is not None:
+        rows.append(("FFTW", facts["fftw_library"]))
+        rows.append(("MPI", f"{facts['library']} (standard {facts['standard']})"))
+        rows.append(("thread level", facts["thread_level"] + _THREAD_LEVEL_NOTE))
+        rows.append(("lost ranks", facts["lost_ranks"]))
         rows += [
             (f"rank {rank}", f"host {place['host']}, cores {ranges(place['cores'])}")
-            for rank, place in enumerate(found["ranks"])
+            for rank, place in enumerate(facts["ranks"])
         ]
     elif reason:
         rows.append(("MPI", f"ranks cannot be started: {reason}"))

@@ -75,10 +75,10 @@ def find_mpiexec() -> str:
         There is none.
     """
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
         raise LaunchError(f"no mpiexec beside {sys.executable} nor on PATH: pip install 'overlap-mpi[demo]'")
-    return found
+    return mpiexec
 
 
 def core_sets(ranks: int, workers: int, available: Iterable[int]) -> list[list[int]]:

@@ -124,9 +124,9 @@ def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[
         axes = figure.add_subplot(len(values), 1, number + 1)
         modes = "off", "block", "poll"
         axes.barh(modes, [case[f"{mode}_s"] for mode in modes], height=0.6, label="model")
-        found = {mode: value for mode, value in case["measured_s"].items() if value is not None}
-        if found:
-            axes.plot(list(found.values()), list(found), "ko", label="measured")
+        measured = {mode: value for mode, value in case["measured_s"].items() if value is not None}
+        if measured:
+            axes.plot(list(measured.values()), list(measured), "ko", label="measured")
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("seconds")
         axes.legend(fontsize=8)
@@ -231,25 +231,25 @@ def _row(
     workload: Workload, machine: Machine, ranks: int, chunk: int, compute_s: float | None, options: Options
 ) -> Row:
     program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s, workers=options.workers)
-    found = predict(program, machine, options)
+    prediction = predict(program, machine, options)
     return Row(
         ranks=ranks,
         workers=options.workers,
         chunk=chunk,
-        compute_s=found.compute_s,
-        communication_s=found.communication_s,
-        off_s=found.off_s,
-        wall_s=found.wall_s,
-        block_s=model.block_s(found.compute_s, found.communication_s, options.workers),
-        bound_s=found.bound_s,
-        limit=_limit(program, workload, machine, options, found),
+        compute_s=prediction.compute_s,
+        communication_s=prediction.communication_s,
+        off_s=prediction.off_s,
+        wall_s=prediction.wall_s,
+        block_s=model.block_s(prediction.compute_s, prediction.communication_s, options.workers),
+        bound_s=prediction.bound_s,
+        limit=_limit(program, workload, machine, options, prediction),
     )
 
 
-def _limit(program: Program, workload: Workload, machine: Machine, options: Options, found: Prediction) -> str:
+def _limit(program: Program, workload: Workload, machine: Machine, options: Options, prediction: Prediction) -> str:
     """Say in words what takes most of the longer of C and T."""
     limit = "computing"
-    if found.communication_s > found.compute_s:
+    if prediction.communication_s > prediction.compute_s:
         transfers = [transfer for slice_ in program.transfers for transfer in slice_]
         shares = {
             "bandwidth": sum(transfer.nbytes for transfer in transfers)

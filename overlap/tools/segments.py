@@ -33,13 +33,13 @@ _VANISH_S = 0.3  # for ranks to vanish after their launcher, and for one that en
 
 def existing() -> set[str]:
     """Find the segments that MPI libraries made for this user, by name."""
-    found = set()
+    names = set()
     with suppress(FileNotFoundError), os.scandir(FOLDER) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.name.startswith(NAMES) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                    found.add(entry.name)
-    return found
+                    names.add(entry.name)
+    return names
 
 
 def abandoned() -> dict[str, int]:

@@ -222,10 +222,10 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     spans = _checked(spans)
     origin_s = min((span.start_s for span in spans), default=0.0)
     events = []
-    for one in summary(spans):
-        events.append(_metadata("process_name", one.rank, 0, name=f"rank {one.rank}"))
-        events.append(_metadata("process_labels", one.rank, 0, labels=str(one)))
-        events.append(_metadata("process_sort_index", one.rank, 0, sort_index=one.rank))
+    for rank_summary in summary(spans):
+        events.append(_metadata("process_name", rank_summary.rank, 0, name=f"rank {rank_summary.rank}"))
+        events.append(_metadata("process_labels", rank_summary.rank, 0, labels=str(rank_summary)))
+        events.append(_metadata("process_sort_index", rank_summary.rank, 0, sort_index=rank_summary.rank))
     tid = 0
     for (rank, thread), row in _rows(spans).items():
         for track, members in enumerate(_tracks(row), start=1):
@@ -299,14 +299,14 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
             reason = "expected JSON written by overlap.tools.timeline.write_chrome, received something else"
         raise InputError(f"cannot read the trace {os.fspath(path)!r}: {reason}") from None
     try:
-        found = document["otherData"]["format"]
+        file_format = document["otherData"]["format"]
     except (TypeError, KeyError, IndexError):
-        found = None
-    if found != _FORMAT:
+        file_format = None
+    if file_format != _FORMAT:
         raise InputError(
             f"cannot read the trace {os.fspath(path)!r}: expected JSON written by "
             f"overlap.tools.timeline.write_chrome (format {_FORMAT!r}), received "
-            + ("other JSON" if found is None else f"format {found!r}")
+            + ("other JSON" if file_format is None else f"format {file_format!r}")
         )
     if not files.is_sealed(content, document["otherData"].get("digest")):
         raise InputError(

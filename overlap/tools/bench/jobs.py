@@ -108,9 +108,9 @@ class Transforms:
     def __init__(self, case: Size, plan: Any) -> None:
         self._case = case
         field = plan.real.empty()
-        here = plan.real.local_slice[1:]
+        own_part = plan.real.local_slice[1:]
         for z in range(case.slices):
-            field[z] = _noise(case, z, 0)[here]
+            field[z] = _noise(case, z, 0)[own_part]
         self.inputs = (field,)
 
     def transform(self, plan: Any) -> Any:
@@ -275,9 +275,9 @@ class NonlinearTerm(Transforms):
         self._case = case
         self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
         field = plan.spectrum.empty()
-        here = plan.spectrum.local_slice[1:]
+        own_part = plan.spectrum.local_slice[1:]
         for z in range(case.slices):
-            field[z] = (1 + z) * self._advected[here]
+            field[z] = (1 + z) * self._advected[own_part]
         self.inputs = (field,)
 
     def transform(self, plan: Any) -> Any:
@@ -357,15 +357,15 @@ def _noise(case: Size, z: int, which: int) -> np.ndarray:
 
 def _spectrum(field: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarray:
     """Spectrum in double precision, by default the half spectrum of a real field."""
-    found = field.astype("c16" if np.iscomplexobj(field) else "f8")
-    for axis, kind in reversed([*enumerate(kinds_of(kinds and list(kinds), found.dtype, found.ndim))]):
+    spectrum = field.astype("c16" if np.iscomplexobj(field) else "f8")
+    for axis, kind in reversed([*enumerate(kinds_of(kinds and list(kinds), spectrum.dtype, spectrum.ndim))]):
         if kind in ("c2c", "r2c"):
-            found = (np.fft.fft if kind == "c2c" else np.fft.rfft)(found, axis=axis)
+            spectrum = (np.fft.fft if kind == "c2c" else np.fft.rfft)(spectrum, axis=axis)
         else:
             from scipy import fft  # which an installation for the demo has not
 
-            found = getattr(fft, kind[:3])(found, type=int(kind[3:]), axis=axis)
-    return found
+            spectrum = getattr(fft, kind[:3])(spectrum, type=int(kind[3:]), axis=axis)
+    return spectrum
 
 
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}

@@ -238,19 +238,19 @@ def _wakes(work: _Work) -> list[float]:
             seconds.append(perf_counter() - started - POLL_EVERY_S)
         return max(0.0, sum(seconds) / len(seconds))
 
-    found: list[float] = []
+    oversleeps: list[float] = []
 
     def measure() -> None:
         take_short_slices()
         set_exact_timers(True)
-        found.append(oversleep())
+        oversleeps.append(oversleep())
         with work:
-            found.append(oversleep())
+            oversleeps.append(oversleep())
 
     thread = threading.Thread(target=measure)
     thread.start()
     thread.join()
-    return found
+    return oversleeps
 
 
 def _poll_s() -> float:

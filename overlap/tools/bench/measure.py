@@ -96,7 +96,7 @@ def measure(
         for name, prepared in peers.get("columns", {}).items():
             columns[name] = prepared.refill, prepared.forward
         seconds = _rounds(comm, columns, case.rounds, case.calls, steps)
-        seconds |= {name: seconds[other] for name, other in same.items()}
+        seconds |= {name: seconds[twin] for name, twin in same.items()}
 
         steps.next("bare FFTs" + (", timeline" if case.trace else ""))
         bare_fft_s = None if case.kinds else comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
@@ -174,7 +174,7 @@ def _control(
     for name, (run, _, same) in alike.items():
         if not same:
             columns[name] = _call(run, job.inputs, out)
-    return {name: other for name, (_, other, same) in alike.items() if same}
+    return {name: twin for name, (_, twin, same) in alike.items() if same}
 
 
 def _check(

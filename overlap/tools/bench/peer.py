@@ -160,9 +160,9 @@ def _rounds(comm: MPI.Intracomm, prepared: Prepared, rounds: int) -> list[float]
 
 def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> None:
     """Every slice a plane wave of its own: one mode in its place, nothing elsewhere."""
-    here, there = prepared.input, prepared.output
+    input_array, output_array = prepared.input, prepared.output
     where, modes_here = prepared.local_slice(False), prepared.local_slice(True)
-    real = here.dtype.kind == "f"
+    real = input_array.dtype.kind == "f"
     worst = 0.0
     for z in range(*where[0].indices(shape[0])):
         i = z - where[0].start
@@ -170,10 +170,10 @@ def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> Non
             np.ix_(*(np.arange(n)[part] * mode / n for n, mode, part in zip(shape[1:], _modes(z, shape), where[1:])))
         )
         wave = np.exp(2j * np.pi * phase)
-        here[i] = wave.real if real else wave
+        input_array[i] = wave.real if real else wave
     prepared.forward()
     for z in range(*modes_here[0].indices(shape[0])):
-        expected = np.zeros(there.shape[1:], there.dtype)
+        expected = np.zeros(output_array.shape[1:], output_array.dtype)
         modes = [_modes(z, shape)]
         if real:
             modes.append([-mode % n for mode, n in zip(modes[0], shape[1:])])
@@ -182,10 +182,10 @@ def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> Non
                 place = tuple(mode - part.start for part, mode in zip(modes_here[1:], wave))
                 expected[place] += 1.0 / len(modes)
         if expected.size:
-            found = there[z - modes_here[0].start] / np.prod(shape[1:])
-            worst = max(worst, np.abs(found - expected).max())
+            spectrum = output_array[z - modes_here[0].start] / np.prod(shape[1:])
+            worst = max(worst, np.abs(spectrum - expected).max())
     worst = comm.allreduce(worst, MPI.MAX)
-    limit = 100 * np.finfo(there.dtype).eps
+    limit = 100 * np.finfo(output_array.dtype).eps
     if not worst < limit:
         raise RuntimeError(
             f"mpi4py-fft ({prepared.setting}): expected a relative error below {limit:.1e}, received {worst:.1e}"

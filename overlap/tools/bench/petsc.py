@@ -45,8 +45,11 @@ def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: f
         return {"petsc": solve, "petsc_setup": setup} if solve() > 0 else {}
     matrices = {"petsc": matrix} if A.block == 1 else {"petsc": matrix, "petsc_half": _matrix(PETSc, A, half=True)}
     if workload == "cg":  # never below a tolerance of 0
-        return {name: _solution(PETSc, one, b, "jacobi", rtol=0.0, max_it=iterations) for name, one in matrices.items()}
-    return {name: _product(one, b) for name, one in matrices.items()}
+        return {
+            name: _solution(PETSc, operator, b, "jacobi", rtol=0.0, max_it=iterations)
+            for name, operator in matrices.items()
+        }
+    return {name: _product(operator, b) for name, operator in matrices.items()}
 
 
 def _matrix(PETSc: Any, A: Matrix, half: bool) -> Any:

@@ -136,19 +136,19 @@ def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Mat
     grid = np.meshgrid(np.arange(planes.start, planes.stop), *map(np.arange, shape[1:]), indexing="ij")
     offsets = list(product((-1, 0, 1), repeat=3))
     stiffness = {offset: np.eye(3) + np.outer(offset, offset) for offset in offsets if any(offset)}
-    found: list[tuple[Any, Any, Any]] = []
+    entries: list[tuple[Any, Any, Any]] = []
     for offset in offsets:
-        there = [axis + step for axis, step in zip(grid, offset)]
-        inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)], axis=0)
+        neighbour = [axis + step for axis, step in zip(grid, offset)]
+        inside = np.all([(axis >= 0) & (axis < length) for axis, length in zip(neighbour, shape)], axis=0)
         value = -stiffness[offset] if any(offset) else np.sum(list(stiffness.values()), axis=0)
-        found.append(
+        entries.append(
             (
                 np.ravel_multi_index([axis[inside] for axis in grid], shape),
-                np.ravel_multi_index([axis[inside] for axis in there], shape),
+                np.ravel_multi_index([axis[inside] for axis in neighbour], shape),
                 np.broadcast_to(value, (int(inside.sum()), 3, 3)),
             )
         )
-    rows, columns, values = (np.concatenate(one) for one in zip(*found))
+    rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries))
     return kind(comm, rows, columns, values, grid[0].size)
 
 

@@ -199,7 +199,7 @@ def tune_case(
         make(runtime, case.global_shape, case.dtype, tuning=path, exchange=case.exchange) as plan,
     ):
         transform = JOBS[case.workload](case, plan).transform(plan)
-        found = plan.balance() if balance else None
+        balanced = plan.balance() if balance else None
         plan.tune(budget_s, progress)
         transforms: dict[Any, Any] = {each.name: each for each in (plan.forward, plan.backward, transform)}
         return {
@@ -221,4 +221,4 @@ def tune_case(
                 ],
             }
             for name, each in transforms.items()
-        }, found
+        }, balanced

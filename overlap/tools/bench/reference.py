@@ -51,15 +51,15 @@ def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
     scan = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scan)
     try:
-        found = scan.scan(
+        times = scan.scan(
             link=link, ranks=ranks, workload=case.workload, slices=case.slices, shape=case.shape, rounds=case.rounds
         )
     except (scan.CannotBuild, RuntimeError, ValueError) as error:
         return {"reference_skipped": str(error)}
     return {
-        "reference_s": found["overlap_s"],
-        "reference_off_s": found["off_s"],
-        "reference_C_s": found["C_s"],
-        "reference_T_s": found["T_s"],
-        "reference_best": found["best"],
+        "reference_s": times["overlap_s"],
+        "reference_off_s": times["off_s"],
+        "reference_C_s": times["C_s"],
+        "reference_T_s": times["T_s"],
+        "reference_best": times["best"],
     }

@@ -149,28 +149,30 @@ def _sparse(
     ways, b = products(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape)
     facts: dict[str, Any] = {}
     kinds = {"full": springs(comm, shape, StoredByRows), "naive": springs(comm, shape, Listed)} if elastic else {}
-    for one in kinds.values():
-        one.workers = workers
+    for operator in kinds.values():
+        operator.workers = workers
     if workload == "spmv":
-        ways |= {name: products(other)["auto"] for name, other in kinds.items()}
+        ways |= {name: products(variant)["auto"] for name, variant in kinds.items()}
     else:
         M, operators = Jacobi(A), {"iteration": A, "plain": NotHidden(A)} | kinds
         late = {"delayed": LateSums(A, delay_s)} if delay_s else {}
         ways |= {
-            name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
-            for name, other in (operators | late).items()
+            name: partial(cg, variant, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+            for name, variant in (operators | late).items()
         }
-        for name, other in ({"": A} | late).items():
+        for name, variant in ({"": A} | late).items():
             joined = f"{name}_" if name else ""
-            ways[f"{joined}pipelined"] = partial(pipecg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
-            facts[f"{joined}chosen"] = faster_cg(other, b, M=M).__name__
+            ways[f"{joined}pipelined"] = partial(pipecg, variant, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+            facts[f"{joined}chosen"] = faster_cg(variant, b, M=M).__name__
         if elastic:
-            facts["iterations"] = {name: cg(other, b, rtol=_RTOL, M=M).iterations for name, other in operators.items()}
+            facts["iterations"] = {
+                name: cg(variant, b, rtol=_RTOL, M=M).iterations for name, variant in operators.items()
+            }
     ways |= petsc_ways(A, workload, b, _ITERATIONS, _RTOL)
 
     def close() -> None:
-        for one in (A, *kinds.values()):
-            one.free()
+        for operator in (A, *kinds.values()):
+            operator.free()
 
     return ways, close, facts
 
@@ -202,10 +204,10 @@ def _multigrid(
         M.free()
         A.free()
 
-    found = cg(A, b, rtol=_RTOL, M=M)
+    solution = cg(A, b, rtol=_RTOL, M=M)
     ways = products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}
     return (
         ways | petsc_ways(A, "mgcg", b, _ITERATIONS, _RTOL),
         close,
-        {"iterations": found.iterations, "switch": M.switch},
+        {"iterations": solution.iterations, "switch": M.switch},
     )

@@ -28,9 +28,9 @@ def sweep(u: Any, v: Any, first: int, last: int) -> None:
     """
     for z in range(first, last):
         for y in range(1, u.shape[1] - 1):
-            low, high, here, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
+            low, high, centre, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
             for x in range(1, len(out) - 1):
-                out[x] = low[x] + high[x] + down[x] + up[x] + here[x - 1] + here[x + 1] - 6 * here[x]
+                out[x] = low[x] + high[x] + down[x] + up[x] + centre[x - 1] + centre[x + 1] - 6 * centre[x]
 
 
 def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Ways, Callable[[], None]]:
@@ -66,8 +66,8 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         (down, u[own.start : own.start + planes], u[:planes]),
         (up, u[own.stop - planes : own.stop], u[own.stop :]),
     ]
-    requests = [comm.Recv_init(receive, there) for there, _, receive in messages if there != MPI.PROC_NULL]
-    requests += [comm.Send_init(send, there) for there, send, _ in messages if there != MPI.PROC_NULL]
+    requests = [comm.Recv_init(receive, peer) for peer, _, receive in messages if peer != MPI.PROC_NULL]
+    requests += [comm.Send_init(send, peer) for peer, send, _ in messages if peer != MPI.PROC_NULL]
 
     def compute() -> None:
         sweep(u, v, own.start, own.stop)
@@ -92,8 +92,8 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         sweep(u, v, own.start, inner.start)
 
     def plain() -> None:
-        begun = [comm.Irecv(receive, there) for there, _, receive in messages]
-        begun += [comm.Isend(send, there) for there, send, _ in messages]
+        begun = [comm.Irecv(receive, peer) for peer, _, receive in messages]
+        begun += [comm.Isend(send, peer) for peer, send, _ in messages]
         sweep(u, v, inner.start, inner.stop)
         MPI.Request.Waitall(begun)
         rest()
@@ -107,8 +107,8 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         rest()
 
     def sendrecv() -> None:
-        for (there, send, _), (other, _, receive) in (messages, messages[::-1]):
-            comm.Sendrecv(send, there, recvbuf=receive, source=other)
+        for (peer, send, _), (opposite, _, receive) in (messages, messages[::-1]):
+            comm.Sendrecv(send, peer, recvbuf=receive, source=opposite)
 
     def close() -> None:
         for request in requests:

@@ -25,7 +25,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `overlap scale`."""
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
-    here = add(
+    run_parser = add(
         "run",
         _run,
         "measure a matrix of ranks x workers x waiting modes, on this machine or inside a scheduler's job",
@@ -33,55 +33,57 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "srun overlap scale run operation --ranks 2 4 8",
         "overlap scale run cg --matrix elastic --weak --shape 32 32 32 --picture scaling.png",
     )
-    here.add_argument(
+    run_parser.add_argument(
         "--ranks", nargs="+", type=options.count, help="default: 1 to the number of cores; in a job, all of its ranks"
     )
-    here.add_argument("--workers", nargs="+", type=options.count, default=[1], help="per rank")
-    here.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
-    here.add_argument(
+    run_parser.add_argument("--workers", nargs="+", type=options.count, default=[1], help="per rank")
+    run_parser.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
+    run_parser.add_argument(
         "--matrix",
         choices=MATRICES,
         default=MATRICES[0],
         help="of a sparse solver, as for `overlap bench`; default: poisson",
     )
-    here.add_argument("--weak", action="store_true", help="of a sparse solver: the shape is that of each rank")
-    here.add_argument(
+    run_parser.add_argument("--weak", action="store_true", help="of a sparse solver: the shape is that of each rank")
+    run_parser.add_argument(
         "--picture", metavar="FILE", type=options.output, help="of a sparse solver: draw time and acceleration"
     )
-    options.add_link(here)
-    options.add_limits(here)
+    options.add_link(run_parser)
+    options.add_limits(run_parser)
 
-    there = add(
+    submit_parser = add(
         "submit",
         _submit,
         "write job scripts, one per number of nodes",
         "overlap scale submit operation --scheduler slurm --mpi openmpi --nodes 1 2 4 --cores-per-node 48",
         one_rank=True,
     )
-    there.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
-    there.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
-    there.add_argument(
+    submit_parser.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
+    submit_parser.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
+    submit_parser.add_argument(
         "--nodes", nargs="+", type=options.count, required=True, help="one number, or several: a job for each"
     )
-    there.add_argument("--ranks-per-node", type=options.count, default=1, help="default: 1")
-    there.add_argument("--cores-per-node", type=options.count, required=True, help="that a node has")
-    there.add_argument(
+    submit_parser.add_argument("--ranks-per-node", type=options.count, default=1, help="default: 1")
+    submit_parser.add_argument("--cores-per-node", type=options.count, required=True, help="that a node has")
+    submit_parser.add_argument(
         "--dedicated-core", action="store_true", help="leave one core of each rank to its communicator thread"
     )
-    there.add_argument("--time", default="0:30:00", metavar="H:MM:SS", help="limit of each job; default: 0:30:00")
-    there.add_argument("--queue", help="partition, queue or resource group")
-    there.add_argument("--account", help="account, project or group")
-    there.add_argument(
+    submit_parser.add_argument(
+        "--time", default="0:30:00", metavar="H:MM:SS", help="limit of each job; default: 0:30:00"
+    )
+    submit_parser.add_argument("--queue", help="partition, queue or resource group")
+    submit_parser.add_argument("--account", help="account, project or group")
+    submit_parser.add_argument(
         "--setup", default="", metavar="LINES", help="shell lines before the run, such as module load ..."
     )
-    there.add_argument("--python", default=sys.executable, help="on the nodes; default: this one")
-    there.add_argument(
+    submit_parser.add_argument("--python", default=sys.executable, help="on the nodes; default: this one")
+    submit_parser.add_argument(
         "--template", metavar="FILE", help="instead of the scheduler's own, for which see `overlap scale template`"
     )
-    there.add_argument("--out", metavar="DIR", default="scale", help="for scripts and reports")
+    submit_parser.add_argument("--out", metavar="DIR", default="scale", help="for scripts and reports")
 
-    for command in (here, there):
-        options.add_workload(command, JOBS | (SCALED if command is here else {}))
+    for command in (run_parser, submit_parser):
+        options.add_workload(command, JOBS | (SCALED if command is run_parser else {}))
         options.add_size(command)
         command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="off always is among them")
         command.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")

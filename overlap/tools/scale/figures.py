@@ -51,7 +51,7 @@ def _acceleration(axes: Any, panel: Sequence[Record], ranks: Sequence[int], mode
             color=_COLOURS[mode],
             label=_WORDS[mode],
         )
-    axes.plot(ranks, [here / ranks[0] for here in ranks], ":", color="black", label="ideal")
+    axes.plot(ranks, [count / ranks[0] for count in ranks], ":", color="black", label="ideal")
     axes.set(xscale="log", yscale="log", ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
 
 

@@ -53,8 +53,8 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Record], list[s
         ("commits", lambda content: content["commit"]),
         ("MPI libraries", lambda content: (content["mpi"] or {}).get("library")),
     ):
-        if len(found := sorted({str(read(content)) for content in contents.values()})) > 1:
-            notes.append(f"the reports are of several {what}: {', '.join(found)}")
+        if len(distinct := sorted({str(read(content)) for content in contents.values()})) > 1:
+            notes.append(f"the reports are of several {what}: {', '.join(distinct)}")
     sources = [
         {"file": path} | {key: value for key, value in content.items() if key != "cases"}
         for path, content in contents.items()

@@ -66,7 +66,7 @@ def run(
     under_mpi = launch.under_mpi()
     if ranks is None and not under_mpi:
         ranks = range(1, len(os.sched_getaffinity(0)) + 1)
-    points = [(here, each) for each in workers for here in ranks or (None,)]
+    points = [(rank_count, each) for each in workers for rank_count in ranks or (None,)]
     session = Session(command, burst, deadline_s)
     session.report["job"] = scheduler_job()
     if not under_mpi:
@@ -74,9 +74,9 @@ def run(
     record = None
     with session.progress(passes * len(points)):
         for number in range(passes):
-            for here, each in points if number % 2 == 0 else reversed(points):
+            for rank_count, each in points if number % 2 == 0 else reversed(points):
                 record = session.measure(
-                    replace(case, workers=each, link=link or ("mpiexec" if under_mpi else "shm")), link, here
+                    replace(case, workers=each, link=link or ("mpiexec" if under_mpi else "shm")), link, rank_count
                 )
                 if record is not None:
                     reports.write(session.report, path, complete=False)

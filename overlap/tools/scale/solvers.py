@@ -73,20 +73,20 @@ def run(
     first, *others = shape or SOLVERS[workload].shape
     content = report.new_report(command) | {"solvers": []}
     for each in workers:
-        for here in ranks:
+        for rank_count in ranks:
             events: dict[str, Any] = {}
             run_spec(
                 {
                     "task": "solver",
                     "workload": workload,
-                    "shape": [first * here if weak else first, *others],
+                    "shape": [first * rank_count if weak else first, *others],
                     "planes": 1,
                     "rounds": rounds,
                     "matrix": matrix,
                     "delay_s": 0.0,
                     "workers": each,
                 },
-                ranks=here,
+                ranks=rank_count,
                 workers=each,
                 on_event=events.update,
                 link=link,
@@ -115,7 +115,7 @@ def _started() -> int:
 def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Make the table, headings first; times in ms."""
     what, key, beside = MAIN[records[0]["workload"]]
-    found = [
+    table = [
         [
             "workers",
             "ranks",
@@ -131,7 +131,7 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
     ]
     for record in records:
         iterations = record.get("iterations", "-")
-        found.append(
+        table.append(
             [
                 str(record["workers"]),
                 str(record["ranks"]),
@@ -142,13 +142,16 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
                 str(iterations["iteration"] if isinstance(iterations, dict) else iterations),
             ]
         )
-    return found
+    return table
 
 
 def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
     """Tell how many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
     key = MAIN[record["workload"]][1]
-    first = min((one for one in records if one["workers"] == record["workers"]), key=lambda one: one["ranks"])
+    first = min(
+        (other for other in records if other["workers"] == record["workers"]),
+        key=lambda other: other["ranks"],
+    )
     return first[key] / record[key]
 
 

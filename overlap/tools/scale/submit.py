@@ -166,20 +166,20 @@ def fields(
             if not re.fullmatch(r"[\w.:@+=-]+", value):
                 raise InputError(f"expected the {kind}'s name, received {value!r}")
             directives.append(_DIRECTIVES[scheduler][kind].format(value))
-    found = {
+    values = {
         key: str(getattr(layout, key))
         for key in ("nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "workers")
     }
-    parts = {part: text.format(**found) for part, text in _PARTS.items()}
+    parts = {part: text.format(**values) for part, text in _PARTS.items()}
     environment = [ENVIRONMENT[mpi], _PINNING.get((scheduler, mpi)), "export OMP_NUM_THREADS=1"]
-    return found | {
+    return values | {
         "name": name,
         "time": time,
         "directives": "\n".join(directives),
         "setup": setup,
-        "comment": _CORES[layout.dedicated_core].format(**found),
+        "comment": _CORES[layout.dedicated_core].format(**values),
         "environment": "\n".join(filter(None, environment)),
-        "launch": LAUNCHERS[scheduler, mpi].format(**found, **parts),
+        "launch": LAUNCHERS[scheduler, mpi].format(**values, **parts),
         "command": shlex.join(command),
     }
 
