@@ -9,6 +9,8 @@ import os
 from importlib import metadata
 
 import mpi4py
+from docutils import nodes
+from latex2mathml.converter import convert
 
 mpi4py.rc.initialize = False  # reading docstrings needs no MPI
 
@@ -21,6 +23,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = f"overlap {version}"
 html_copy_source = False
 html_show_copyright = False
@@ -47,6 +50,13 @@ def signature_of_class(app, what, name, value, options, signature, returned):
     return str(plain.replace(parameters=parameters, return_annotation=inspect.Signature.empty)), returned
 
 
+def write_formula(translator, node):
+    """Write a formula as MathML, which browsers show without a script from the network."""
+    translator.body.append(convert(node.astext(), display="block" if node.tagname == "math_block" else "inline"))
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Connect what Sphinx calls."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("autodoc-process-signature", signature_of_class)
