@@ -63,8 +63,8 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable, optional
         Without it a decorator is returned.
     **options
-        As `numba.njit` takes them. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the
-        latter the checks of divisors keep loops from being vectorised.
+        As `numba.njit` takes them. The defaults are ``nogil=True`` and ``error_model="numpy"``; without the latter,
+        checks of divisors prevent the vectorisation of loops.
 
     Returns
     -------

@@ -70,8 +70,8 @@ class Blocks:
         several axes a coordinate weighs as much as its ranks together. A block may be empty: it then has no neighbours,
         and the blocks on its two sides are neighbours.
     shares : dict of int to sequence of int, optional
-        For some axes the cells of each block along it, in order: ``{0: (4, 4, 1)}``. They go before the weights, and
-        may be 0, too.
+        For some axes the cells of each block along it, in order: ``{0: (4, 4, 1)}``. They override the weights, and may
+        be 0.
 
     Raises
     ------
@@ -187,15 +187,16 @@ class Blocks:
         return tuple(low + length_of(part) + high for part, (low, high) in zip(self.part(rank), self.width))
 
     def inner(self, rank: int, reach: int | Sequence[object] | None = None) -> Box:
-        """Return the rank's cells, in its local array, from which no ghost cell is within reach.
+        """Return the rank's cells, in its local array, that need no ghost cell.
 
-        They can be computed while the ghost cells are on their way.
+        They can be computed while the ghost cells are exchanged.
 
         Parameters
         ----------
         rank : int
         reach : optional
-            How far a cell looks, spelled like the width; as far as there are ghost cells by default.
+            How many cells away the stencil reads, in the form of the width; by default as many as there are ghost
+            cells.
 
         Returns
         -------
@@ -209,7 +210,7 @@ class Blocks:
         return tuple(box)
 
     def outer(self, rank: int, reach: int | Sequence[object] | None = None) -> list[Box]:
-        """List the rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there.
+        """List the rank's other cells: boxes that do not overlap, to be computed when the ghost cells have arrived.
 
         Parameters
         ----------

@@ -109,12 +109,12 @@ class DistArray(PlacedArray):
         exchange: str | None = None,
         shares: Mapping[int, Sequence[int]] | None = None,
     ) -> Self:
-        """Split the same global array otherwise (collective); one exchange among all ranks.
+        """Move the global array to another split (collective), by one exchange among all ranks.
 
         Parameters
         ----------
         axes : int, sequence of int, DistArray or ArraySpec
-            The axes to split; or what to be distributed like.
+            The axes to split, or an array or spec whose distribution to take.
         grid : sequence of int, optional
             Ranks along each of `axes`, for more axes than one.
         weights : sequence of numbers, optional
@@ -122,7 +122,7 @@ class DistArray(PlacedArray):
         exchange : {None, "f4"}
             ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
         shares : dict of int to sequence of int, optional
-            For some of `axes` what each rank along it shall have, in order: ``{0: (4, 4, 1)}``. They go before the
+            For some of `axes` the length of each rank's part along it, in order: ``{0: (4, 4, 1)}``. They override the
             weights.
 
         Returns
@@ -133,9 +133,8 @@ class DistArray(PlacedArray):
         Raises
         ------
         InputError
-            On all ranks, when arguments do not fit the array or the number of ranks, or differ between ranks; what it
-            shall be distributed like must be over the same ranks. With ``exchange="f4"`` also when a finite number is
-            larger than 3.4e38.
+            On all ranks, if arguments do not fit the array or the number of ranks, differ between ranks, or name a
+            distribution over other ranks. With ``exchange="f4"`` also if a finite number is larger than 3.4e38.
         """
         with self._known("redistributing an array") as (comm, where):
             moved = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights, exchange, shares)
@@ -167,12 +166,12 @@ class DistArray(PlacedArray):
             return reductions.mean(comm, np.asarray(self), where)
 
     def global_max(self) -> Any:
-        """Find the largest element of the global array (collective); NaN if there is one, as `numpy.max` does."""
+        """Find the largest element of the global array (collective); NaN if there is a NaN, as `numpy.max` does."""
         with self._known("reducing an array") as (comm, where):
             return reductions.extremum(comm, np.asarray(self), where, np.max)
 
     def global_min(self) -> Any:
-        """Find the smallest element of the global array (collective); NaN if there is one, as `numpy.min` does."""
+        """Find the smallest element of the global array (collective); NaN if there is a NaN, as `numpy.min` does."""
         with self._known("reducing an array") as (comm, where):
             return reductions.extremum(comm, np.asarray(self), where, np.min)
 
@@ -232,7 +231,7 @@ class DistArray(PlacedArray):
         Raises
         ------
         InputError, RankError
-            On all ranks: bad names or coordinates; what failed while writing.
+            On all ranks, if names or coordinates do not fit, or if writing fails.
         """
         with self._known("writing an array") as (comm, where):
             storage.save(comm, np.asarray(self), where, path, name, dims, coords)
@@ -254,7 +253,7 @@ class DistArray(PlacedArray):
         Raises
         ------
         RankError
-            On all ranks, when any cannot read it, or it is of another shape.
+            On all ranks, if any rank cannot read the file, or if the array has another shape.
         """
         with self._known("reading an array") as (comm, where):
             storage.load(comm, self.view(np.ndarray), where, path, name)

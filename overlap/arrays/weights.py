@@ -26,11 +26,11 @@ Shares = dict[int, tuple[int, ...]]
 
 @lru_cache(maxsize=4096)
 def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int, ...]:
-    """Split a number of things into whole shares in proportion to weights, by the largest remainders.
+    """Split a number of things into integer shares in proportion to weights, by the largest remainders.
 
     A share is its exact quota, ``total * weight / sum(weights)``, rounded down; the things that are left go, one each,
-    to those who lost most by that, the first ones among equals. So shares add up to the total, none is as much as 1
-    off its quota, and with equal weights the first shares get one more. A share may be 0.
+    to the shares that lost most by rounding, the first ones among equals. So shares add up to the total, each differs
+    from its quota by less than 1, and with equal weights the first shares get one more. A share may be 0.
 
     Parameters
     ----------

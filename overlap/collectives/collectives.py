@@ -80,7 +80,7 @@ class Collectives(CollectiveContext):
     Raises
     ------
     InputError
-        On all ranks, where an argument makes no sense or differs between ranks.
+        On all ranks, if an argument makes no sense or differs between ranks.
 
     Examples
     --------

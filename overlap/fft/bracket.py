@@ -88,7 +88,7 @@ class Bracket(Plan):
     Attributes
     ----------
     spectrum : ArraySpec
-        The arrays of a batch's modes, C-contiguous: what this rank holds, and ``empty()`` ones.
+        The arrays of a batch's modes, C-contiguous: this rank's part, and ``empty()`` to make them.
     advecting : ArraySpec
         The same for a, without slices.
     transform : Transform
@@ -102,8 +102,8 @@ class Bracket(Plan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
-        off, is of another version or is none.
+        On all ranks, if an argument is bad or differs between ranks, or if the tuning file was cut off, has another
+        version or is no tuning file.
 
     Examples
     --------
@@ -196,14 +196,14 @@ class Bracket(Plan):
                 self._balanced()
 
     def on(self, comm: PlanComm) -> Bracket:
-        """Make a bracket like this one on other ranks, fewer for one, with the same settings (collective).
+        """Make a bracket like this one on other ranks, for instance fewer, with the same settings (collective).
 
-        Nothing is searched for. Give it its advecting field: `advect`. This plan may have lost ranks.
+        The settings are not searched again. Set its advecting field with `advect`. This plan may have lost ranks.
 
         Parameters
         ----------
         comm : Runtime or AsyncComm
-            As of the plan.
+            As for the plan.
 
         Returns
         -------
@@ -280,7 +280,7 @@ class Bracket(Plan):
         Raises
         ------
         InputError
-            On all ranks, when the array of one does not fit.
+            On all ranks, if the array of any rank does not fit.
         """
         self._check_in_use()
         self._advect((0,), a, problem=self.advecting.problem(a, "a"))
@@ -327,7 +327,7 @@ class Bracket(Plan):
         return buffers(self._stages)
 
     async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> None:
-        """One slice's bracket, for slice programs: it awaits two all-to-alls, on one rank nothing; see `stagger`.
+        """Compute one slice's bracket in a slice program: await two all-to-alls, on one rank nothing; see `stagger`.
 
         Parameters
         ----------

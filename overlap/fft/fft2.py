@@ -43,12 +43,11 @@ class FFT2(FourierPlan):
         Data type in real space: ``complex64``/``complex128``, or ``float32``/``float64`` for
         transforms to half the spectrum, ``nx // 2 + 1`` columns.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+        As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
-        What is made along y and x: "c2c" (FFTs), "r2c" (FFTs to half the spectrum), or cosine and sine transforms,
-        "dct1" to "dct4" and "dst1" to "dst4". By default FFTs. Of real data the last axis with FFTs is "r2c" and any
-        other one "c2c"; without one the spectrum is real. Of complex data no axis is "r2c", and the others may be
-        anything.
+        The transforms along y and x: "c2c" (FFTs), "r2c" (FFTs to half the spectrum), or cosine and sine transforms,
+        "dct1" to "dct4" and "dst1" to "dst4". By default FFTs. For real data the last axis with FFTs is "r2c" and any
+        other one "c2c"; if no axis has FFTs, the spectrum is real. For complex data no axis is "r2c".
     layout : ArrayLayout or dict, optional
         How the arrays lie: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
@@ -68,14 +67,14 @@ class FFT2(FourierPlan):
     Attributes
     ----------
     real, spectrum : ArraySpec
-        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones.
+        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them.
     forward, backward : Transform
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
 
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or when the tuning file was cut off, has another
+        On all ranks, if an argument is bad or differs between ranks, or if the tuning file was cut off, has another
         version or is no tuning file.
 
     Examples
@@ -138,14 +137,13 @@ class FFT2(FourierPlan):
         Parameters
         ----------
         function : callable
-            ``function(*fields)`` with some rows of real-space planes, each ``(rows, nx)`` (of the finer
-            grid with `dealias`), read-only by convention; returns as many rows of one plane, or of
-            `outputs` planes as a tuple. If it has a parameter ``out``, it is given the rows (or
-            tuple of them) to fill instead; if it has a parameter ``index``, the slice's index
-            in the batch; if ``rows``, which of this rank's rows these are, a slice. The `shared` fields
-            cannot be written to. All of it lies in buffers that the next call uses again: copy what you
-            keep. One compiled by `numba.njit` runs without Python, and without the GIL, if it fills ``out`` and returns
-            nothing, or has no ``out``.
+            ``function(*fields)`` with some rows of real-space planes, each ``(rows, nx)`` (of the finer grid with
+            `dealias`), read-only by convention; returns as many rows of one plane, or of `outputs` planes as a tuple.
+            If it has a parameter ``out``, it is given the rows (or tuple of them) to fill instead; if it has a
+            parameter ``index``, the slice's index in the batch; if ``rows``, which of this rank's rows these are, a
+            slice. The `shared` fields cannot be written to. All fields lie in buffers that the next call reuses: copy
+            what you keep. A function compiled by `numba.njit` runs without Python and without the GIL if it fills
+            ``out`` and returns nothing, or has no ``out``.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
@@ -158,10 +156,10 @@ class FFT2(FourierPlan):
             ``(ny, nx)`` themselves, where others are faster. The Nyquist modes of even n count as not
             resolved: they are dropped.
         blocks : {"rows", "planes"}
-            ``"planes"``: the function is given all this rank's rows of one slice, ``(ny_local, nx)``.
-            That is what functions need that look at other points than the one they compute; others are
-            faster on blocks that stay in the cache: some rows of a large plane, or, for functions
-            without `shared` fields, ``index`` and ``rows``, those of several small ones.
+            ``"planes"``: the function is given all this rank's rows of one slice, ``(ny_local, nx)``. Functions need
+            this if they read other points than the one that they compute. Other functions are faster on blocks that
+            stay in the cache: some rows of a large plane, or, for functions without `shared` fields, ``index`` and
+            ``rows``, those of several small planes.
 
         Returns
         -------

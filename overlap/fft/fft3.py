@@ -37,14 +37,14 @@ class FFT3(FourierPlan):
         Data type in real space: ``complex64``/``complex128``, or ``float32``/``float64`` for
         transforms to half the spectrum, ``nx // 2 + 1`` modes along x.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+        As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
         What is transformed along z, y and x, as for `FFT2`: ``("dct2", "c2c", "r2c")``.
     layout : ArrayLayout or dict, optional
         How the arrays lie: process grid, order of the spectrum's axes and how they are split, de-aliasing, weights of
         the ranks. If no grid is named, equation (7) of the volumetric FFT chooses it, from latency and bandwidth of
-        `comm`. If a slab and a pencil come close, an effort of "measure" or "patient" compares their forward
-        transforms. Plans of one shape and runtime then have the same grid.
+        `comm`. If the formula finds a slab and a pencil almost equally fast, an effort of "measure" or "patient"
+        compares their forward transforms. Plans of one shape and runtime then have the same grid.
     settings : Settings or dict, optional
         How the transforms run, as for `FFT2`.
     tuning : str, optional
@@ -56,7 +56,7 @@ class FFT3(FourierPlan):
     Attributes
     ----------
     real, spectrum : ArraySpec
-        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones.
+        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them.
     forward, backward : Transform
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
     grid : (int, int)
@@ -65,7 +65,7 @@ class FFT3(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or when the tuning file was cut off, has another
+        On all ranks, if an argument is bad or differs between ranks, or if the tuning file was cut off, has another
         version or is no tuning file.
 
     Examples

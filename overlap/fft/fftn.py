@@ -30,13 +30,12 @@ _Axes = int | Sequence[int] | None
 class FFTN(FourierPlan):
     """A plan for FFTs along any axes of an array of 1 to 6 dimensions over MPI ranks.
 
-    In real space the array is split along one axis, or along two over a grid of ranks. A split axis that is to be
-    transformed takes one exchange, after which another axis is split. Axes that no rank splits take none: so an array
-    that has an axis to spare, which is not transformed, is split along that one and transformed without exchanges.
-    A split axis stays split where no other axis is as long as there are ranks, as in one dimension: it is transformed
-    as rows and columns of a matrix, in three exchanges, or in two with ``layout={"order": "transposed"}``. Its length
-    must be a product of two numbers, each as many as there are ranks or more.
-    Making, calling and closing a plan is collective.
+    In real space the array is split along one axis, or along two over a grid of ranks. To transform a split axis takes
+    one exchange, after which another axis is split. To transform an unsplit axis takes none: so an array with an axis
+    that is not transformed is split along this axis and transformed without exchanges. A split axis stays split if no
+    other axis has at least as many points as there are ranks, as in one dimension: it is transformed as rows and
+    columns of a matrix, in three exchanges, or in two with ``layout={"order": "transposed"}``. Its length must be a
+    product of two numbers, each at least the number of ranks. Making, calling and closing a plan is collective.
 
     Parameters
     ----------
@@ -51,14 +50,14 @@ class FFTN(FourierPlan):
         The axes to transform, in any order, each once; all by default. The last one is transformed first.
     split : int or pair of int, optional
         The axes that are split in real space, over P or over a P x Q grid of ranks (``layout={"grid": (P, Q)}``; as
-        square as possible by default). By default one axis that is not transformed, if one is as long as there are
-        ranks; else the first one of `axes`. An axis of half the spectrum can't be split.
+        square as possible by default). By default one axis that is not transformed, if it has at least as many points
+        as there are ranks; else the first one of `axes`. An axis of half the spectrum cannot be split.
     s : sequence of int, optional
         As in `numpy.fft`: points of the transforms along `axes`, where arrays in real space have those of `shape`.
-        Zeros are added at their ends, which no rank sends, or the ends are cut off. `backward` gives the points that
-        there are in `shape`, and zeros where ends were cut. Not of an axis that stays split.
+        Zeros are added at their ends, which no rank sends, or the ends are cut off. `backward` returns arrays of
+        `shape`, with zeros where ends were cut. Not for an axis that stays split.
     norm : {"backward", "ortho", "forward"}, optional
-        As in `numpy.fft`, and of cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
+        As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
         What is made along each of `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split
         has FFTs.
@@ -72,7 +71,7 @@ class FFTN(FourierPlan):
     Attributes
     ----------
     real, spectrum : ArraySpec
-        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones.
+        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them.
     forward, backward : Transform
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
     grid : tuple of int
@@ -81,8 +80,8 @@ class FFTN(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or when an axis would have to stay split whose
-        length is no such product; the message names the next ones that are.
+        On all ranks, if an argument is bad or differs between ranks, or if the length of an axis that must stay split
+        is no such product; the message names the next valid lengths.
 
     Examples
     --------
@@ -270,7 +269,7 @@ class FFTN(FourierPlan):
         return f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Mode numbers of this rank's part of the spectrum.
+        """Return the mode numbers of this rank's part of the spectrum.
 
         Returns
         -------

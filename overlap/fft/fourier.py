@@ -397,7 +397,7 @@ class FourierPlan(Plan):
         )
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.
+        """Return the mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.
 
         Along an axis with a cosine or sine transform these are whole numbers of half waves between the walls, such as
         0, 1/2, 1, ..., or odd numbers of quarter waves. So ``2 * pi / length`` times the mode number is the

@@ -212,7 +212,7 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
     Raises
     ------
     InputError
-        What is asked for cannot be served, or the ranks ask for different things; the message names it.
+        The arguments cannot be served, or differ between ranks; the message says which.
 
     Examples
     --------

@@ -25,9 +25,9 @@ class SpectralOperators:
     number of points has no odd derivative that belongs to a real field: it becomes 0. Even orders keep it.
 
     Along an axis with a cosine or sine transform, L is the distance of the walls and k = pi j / L for j half waves.
-    There is `laplacian`, `inverse_laplacian` and every even derivative. An odd one turns cosines into sines, which
-    the plan has not: along such an axis it raises `InputError`, and so do `gradient`, `divergence` and `curl`. So do
-    the energies, whose weights of modes depend on the transform.
+    There is `laplacian`, `inverse_laplacian` and every even derivative. An odd derivative turns cosines into sines,
+    which the plan does not have: along such an axis it raises `InputError`, and so do `gradient`, `divergence` and
+    `curl`. The energies raise it too, because the weights of modes depend on the transform.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class SpectralOperators:
         return self._times(-self._square, field)
 
     def inverse_laplacian(self, field: DistArray) -> DistArray:
-        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is not looked at.
+        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is ignored.
 
         Parameters
         ----------

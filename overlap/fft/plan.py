@@ -41,8 +41,8 @@ class Plan(OnRuntime):
     Attributes
     ----------
     real, spectrum : ArraySpec
-        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones. A
-        plan that shows no arrays in real space has None as `real`.
+        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them. A plan that shows
+        no arrays in real space has None as `real`.
     runtime : Runtime
     comm : mpi4py.MPI.Comm
         The ranks over which the arrays are split, for collectives of your own.

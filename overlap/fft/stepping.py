@@ -29,8 +29,8 @@ class TimeStepper:
     Parameters
     ----------
     linear : array_like or sequence of array_like
-        L of this rank's modes: what broadcasts to a local array of the spectrum; one for each field where the state is
-        a tuple of fields. ``-viscosity * k**2``, for one.
+        L of this rank's modes, for instance ``-viscosity * k**2``. It broadcasts to a local array of the spectrum; if
+        the state is a tuple of fields, pass one for each field.
     nonlinear : callable
         ``nonlinear(t, state)`` returns N, of the form of the state, and leaves the state as it is. Called four times
         for each step, on all ranks.
@@ -41,7 +41,7 @@ class TimeStepper:
     Raises
     ------
     InputError
-        On this rank, when an argument is bad. Nothing here is collective but what `nonlinear` does.
+        On this rank, if an argument is bad. Only `nonlinear` may be collective.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class TimeStepper:
         Raises
         ------
         InputError
-            On this rank: the state has not the form of `linear`.
+            On this rank, if the state does not have the form of `linear`.
         """
         fields = self._fields(state)
         if self._double and all(field.dtype in ("f4", "c8") for field in fields):  # doubles would make doubles of them

@@ -30,7 +30,8 @@ def agreed_blocks(
 ) -> Blocks:
     """Make `Blocks` on all ranks, or raise the same error on all. Collective.
 
-    `Blocks` itself knows no other ranks: where an argument is wrong on one rank alone, the others go on to wait for it.
+    `Blocks` itself checks on one rank alone: if an argument is wrong on one rank, the other ranks go on and wait for
+    it.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ def agreed_blocks(
     shape, grid, **geometry
         Of `Blocks`.
     weights : sequence of numbers or "measure", optional
-        One per rank; "measure" takes the ranks' speeds, of a sweep through memory, where these differ clearly.
+        One per rank; "measure" uses the ranks' speeds in a sweep through memory, if these differ clearly.
     deadline_s : float or None
         As for `Halo`.
 
@@ -49,7 +50,7 @@ def agreed_blocks(
     Raises
     ------
     InputError
-        On all ranks, where an argument makes no sense or differs between ranks.
+        On all ranks, if an argument makes no sense or differs between ranks.
 
     Examples
     --------

@@ -73,12 +73,12 @@ class Halo(CollectiveContext):
     transports : dict
         "window" or "messages" for the rank of each neighbour.
     reason : str or None
-        Why no neighbour is written to directly, if that was possible to choose.
+        Why no neighbour is written to directly, if the transport was left to the halo.
 
     Raises
     ------
     InputError
-        On all ranks, where an argument makes no sense or differs between ranks.
+        On all ranks, if an argument makes no sense or differs between ranks.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class Halo(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks, where numbers make no sense, or an entry has no owner or two.
+            On all ranks, if numbers make no sense, or if an entry has no owner or more than one.
         """
         coordinator = StandaloneCoordinator(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         with coordinator.collective_section("finding the owners of entries", coordinator.close):
@@ -229,8 +229,8 @@ class Halo(CollectiveContext):
     def empty(self) -> tuple[np.ndarray, ...]:
         """Make the arrays of a round, zeros, in memory that neighbours of the node write to. Collective.
 
-        They are ordinary arrays, which outlive the halo. They may be used in any order, and other arrays too, those are
-        reached by one copy more.
+        They are ordinary arrays, which outlive the halo. They may be used in any order. Other arrays may be exchanged
+        too, by one more copy.
 
         Returns
         -------
@@ -308,7 +308,7 @@ class Halo(CollectiveContext):
         Raises
         ------
         InputError, RankError
-            A rank has failed; the same error on all ranks that wait for it.
+            A rank has failed; the same error is raised on all ranks that wait for it.
         """
         self.start(*arrays).wait()
 
@@ -419,7 +419,7 @@ class Halo(CollectiveContext):
         await (await self.begin(*arrays))
 
     async def begin(self, *arrays: np.ndarray) -> Begun:
-        """Begin a round in a slice program; await what this gives before the slice ends.
+        """Begin a round in a slice program; await the result before the slice ends.
 
         Parameters
         ----------
@@ -523,16 +523,16 @@ class PendingHalo:
         self._halo = halo
 
     def test(self) -> bool:
-        """Let the round go on, and say whether it has ended. To be called between pieces of computing."""
+        """Let the round progress, and return whether it has ended. Call it between pieces of computing."""
         return self._halo._progress()
 
     def wait(self) -> None:
-        """Wait until the ghost cells are there, and what was sent may be written to.
+        """Wait until the ghost cells have arrived and the cells that were sent may be written to.
 
         Raises
         ------
         InputError, RankError
-            A rank has failed; the same on all of them.
+            A rank has failed; the same error on all ranks.
         """
         self._halo._wait()
 

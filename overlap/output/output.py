@@ -77,9 +77,9 @@ class Output(Resource):
     The file has a data set for every field, whose first axis is the time, and ``time`` and ``step`` along it; all axes
     have names, as in netCDF-4, so h5py and xarray open it.
 
-    A step that is being written is behind the end of the file, where no reader looks. When it is on the disk, the few
-    places that lead to it are changed at once. If the job dies before, the file has the steps that it had. If it dies
-    in this last moment, a file ``path.undo`` is left, and the next `Output` of the file brings the old steps back.
+    A step is written behind the end of the file, where no reader looks. When it is on the disk, the few places that
+    lead to it are changed. If the job dies before this change, the file has its earlier steps. If it dies during the
+    change, a file ``path.undo`` remains, and the next `Output` of the file restores the earlier steps.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class Output(Resource):
     # ---- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the buffers, and of the runtime if the output made it (collective); the file is complete anyway."""
+        """Free the buffers, and the runtime if the output made it (collective); the file is already complete."""
         if self.closed:
             return
         self.closed, self._pipeline = True, None
@@ -187,7 +187,8 @@ class Output(Resource):
         InputError
             On all ranks: bad arguments, or such that differ between ranks.
         RankError
-            On all ranks: the file could not be written, and has the steps that it had; a full disk for one.
+            On all ranks, if the file cannot be written, for instance because the disk is full; it keeps its earlier
+            steps.
         SliceError
             Also with ``exchange="f4"``, where a finite number is larger than 3.4e38.
         RankLost
@@ -290,7 +291,7 @@ class Output(Resource):
         return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
 
     def truncate(self, step: int) -> None:
-        """Remove the steps behind `step` (collective), which a run that goes on from there will write again.
+        """Remove the steps after `step` (collective), which a run that continues from there will write again.
 
         Parameters
         ----------
@@ -299,7 +300,7 @@ class Output(Resource):
         Raises
         ------
         InputError, RankError
-            As of `write`; all steps are behind this one.
+            As for `write`; or every step of the file comes after this one.
         """
         self.check_open()
         with held_signals():
@@ -318,7 +319,7 @@ class Output(Resource):
     # ---- reading -----------------------------------------------------------------------------
 
     def read(self, fields: Mapping[str, DistArray], step: int | None = None) -> dict[str, Any]:
-        """Fill fields with those of a step (collective), whoever has written them, on however many ranks.
+        """Fill fields with those of a step (collective), on any number of ranks.
 
         Every rank reads its own part.
 
@@ -337,9 +338,10 @@ class Output(Resource):
         Raises
         ------
         InputError
-            On all ranks: there is no such step or field, or it has another shape, or a type that would lose something.
+            On all ranks, if there is no such step or field, if its shape differs, or if digits of its type would be
+            lost.
         RankError
-            On all ranks, when one cannot read the file.
+            On all ranks, if any rank cannot read the file.
         """
         self.check_open()
         with held_signals():

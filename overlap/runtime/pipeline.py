@@ -137,7 +137,7 @@ class Pipeline(Uncopied):
         agree : dict or object, optional
             What must be equal on all ranks, besides the number of slices and the options.
         problem : str or Exception, optional
-            What is wrong with this rank's input, or has failed here: then nothing runs on any rank.
+            An error in this rank's input, or a failure on this rank: if there is one, nothing runs on any rank.
 
         Raises
         ------

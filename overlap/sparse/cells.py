@@ -26,7 +26,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
 
     Every rank has a block of cells, numbered in C order, after those of the ranks before it. The flux between
     neighbouring cells i and j is (u_i - u_j) / (0.5 / c_i + 0.5 / c_j); through a fixed side, where u = 0, it is 2 c_i
-    u_i; through the others nothing flows, but where the axis is periodic.
+    u_i; through the other sides nothing flows, unless the axis is periodic.
 
     Parameters
     ----------

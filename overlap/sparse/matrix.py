@@ -177,7 +177,8 @@ class Matrix(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks: `local` of one is no sparse array of scipy, or has not as many columns as all ranks have rows.
+            On all ranks, if `local` is not a sparse array of scipy on some rank, or if its number of columns is not the
+            number of all ranks' rows.
         """
         coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
         with coordinator.collective_section("making a matrix", coordinator.close):
@@ -211,7 +212,7 @@ class Matrix(CollectiveContext):
         weights: Sequence[Any] | str | None = None,
         **options: Any,
     ) -> Self:
-        """Make a matrix of a stencil on a grid; what it reaches outside of the grid is left out.
+        """Make a matrix of a stencil on a grid; entries outside of the grid are left out.
 
         Every rank has a run of planes, and numbers its points in C order.
 
@@ -237,7 +238,7 @@ class Matrix(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks, where an argument makes no sense or differs between ranks.
+            On all ranks, if an argument makes no sense or differs between ranks.
         """
         coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
         with coordinator.collective_section("making a matrix", coordinator.close):
@@ -262,7 +263,7 @@ class Matrix(CollectiveContext):
             )
 
     def astype(self, dtype: DTypeLike) -> Self:
-        """Make the same matrix with numbers of another type (collective), to be freed for itself.
+        """Make the same matrix with numbers of another type (collective); free it separately.
 
         Parameters
         ----------

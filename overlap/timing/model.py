@@ -66,9 +66,8 @@ def no_overlap_s(compute_s: float, communication_s: float) -> float:
 def block_s(compute_s: float, communication_s: float, workers: int, *, slices: int | None = None) -> float:
     """Give the time when the communicator spends a core inside the blocking call: max(C + T/N, T).
 
-    During T only N - 1 workers compute; what they leave is done by all N. Valid as C + T/N
-    while T <= N C/(N - 1); beyond, there is not enough work and the time is T (GKV; the second
-    branch is derived, and the two agree at the boundary).
+    During T only N - 1 workers compute; all N workers do the rest. Valid as C + T/N while T <= N C/(N - 1); beyond,
+    there is not enough work and the time is T (GKV; the second branch is derived, and the two agree at the boundary).
 
     Parameters
     ----------
@@ -147,7 +146,7 @@ def poll_s(compute_s: float, communication_s: float, *, slices: int | None = Non
 
 
 def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Give C where ranks differ in speed: the time of the rank that computes longest.
+    """Give C for ranks that differ in speed: the time of the rank that computes longest.
 
     With p ranks of speeds P_i and shares w_i / sum(w), in units of the C of even shares on ranks of speed 1, it is
     max_i p w_i / (P_i sum(w)): 1 / min(P) with even shares, p / sum(P) with weights in proportion to the speeds, and

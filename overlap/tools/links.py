@@ -98,7 +98,7 @@ def parse_rate(text: object) -> float:
     Raises
     ------
     ValueError
-        The text is no rate.
+        The text is not a rate.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def parse_rate(text: object) -> float:
 def unavailable_reason() -> str | None:
     """Say why shaped links cannot be made here.
 
-    It makes a pair of linked hosts in a child process, and throws them away. The answer is kept: None where links work.
+    It makes a pair of linked hosts in a child process and discards them. The answer is kept: None if links work.
 
     Returns
     -------

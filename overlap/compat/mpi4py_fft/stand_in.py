@@ -12,8 +12,8 @@ NAME = "mpi4py_fft"
 def stand_in() -> None:
     """Let ``import mpi4py_fft`` find the drop-in from now on in this process, with all submodules.
 
-    To be called before anything imports mpi4py-fft: for libraries that are built on it, such as shenfun, and for
-    programs that one would rather not change.
+    Call it before anything imports mpi4py-fft: for libraries that are built on mpi4py-fft, such as shenfun, and for
+    programs that should stay unchanged.
 
     Raises
     ------

@@ -283,12 +283,12 @@ def start(operation: Operation) -> Start:
     Returns
     -------
     Start
-        Await it to have the operation started in its turn; gives the `Pending`.
+        Await it: the operation starts in its turn, and the result is the `Pending`.
 
     Raises
     ------
     TypeError
-        `operation` is no operation of a communicator of the runtime.
+        `operation` is not an operation of one of the runtime's communicators.
 
     Examples
     --------

@@ -79,9 +79,9 @@ class Parallel(Request):
 def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Parallel:
     """Split one slice's heavy step over idle workers.
 
-    ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and
-    on any workers, and resumes the slice when all have returned. The first exception is raised
-    from the await; parts that have not begun by then are left out.
+    ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and on any workers, and
+    resumes the slice when all have returned. The first exception is raised from the await; parts that have not begun by
+    then are skipped.
 
     Parameters
     ----------
@@ -191,11 +191,11 @@ def take_turn() -> TakeTurn:
 
 
 async def stagger(number: int, depth: int) -> None:
-    """Start every second slot one operation late: first thing in a slice program, to be awaited.
+    """Delay every second slot by one operation: await it first in a slice program.
 
-    Slots that run slices of two operations each in step issue all first ones, then all second ones,
-    and the link falls silent in between. So the two alternate. The program needs a `skeleton` that
-    awaits this too, as slices await differently often.
+    Slots that run slices of two operations each in step issue all first ones, then all second ones, and the link falls
+    silent in between. With the delay the two kinds alternate. The program needs a `skeleton` that awaits this too,
+    because slices then await different numbers of operations.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ class AsyncComm(Uncopied):
     def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
 
-        Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
+        Returns None on ranks whose color is ``MPI.UNDEFINED``.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class AsyncComm(Uncopied):
         Raises
         ------
         InputError
-            On all ranks, when an argument of one is not an integer or out of its range.
+            On all ranks, if an argument of any rank is not an integer or is out of its range.
         """
         getattr(self._wrap, "__self__").check_idle()  # noqa: B009
         problem = None

@@ -20,7 +20,7 @@ here = threading.local()
 
 
 def worker_index() -> int:
-    """Index of the worker this thread is, 0 to N - 1; 0 on any other thread.
+    """Return the index of the worker that this thread is, 0 to N - 1; 0 on any other thread.
 
     Examples
     --------

@@ -35,8 +35,7 @@ class HDF5File(FileBase):
     Raises
     ------
     InputError, RankError
-        On all ranks: bad arguments, or such that differ between ranks; a file that cannot be opened, or is read or
-        written in vain.
+        On all ranks, if arguments are bad or differ between ranks, or if the file cannot be opened, read or written.
 
     Examples
     --------
