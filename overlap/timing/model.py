@@ -5,6 +5,7 @@ GKV application note on hiding communication with OpenMP (called GKV below):
 
 C   compute time in seconds of all the work, with all N workers and no overlap
 T   communication time in seconds of all the work, no overlap
+K   core time in seconds that communicating takes beside computing
 N   workers per rank
 S   items in the pipeline (slices, or chunks of several slices), all alike
 L   latency in seconds of one message;  W  bandwidth in bytes per second
@@ -107,18 +108,26 @@ def block_s(compute_s: float, communication_s: float, workers: int, *, slices: i
     return max(computing, communicating)
 
 
-def poll_s(compute_s: float, communication_s: float, *, slices: int | None = None, workers: int = 1) -> float:
-    """Give the time when the communicator sleeps while the network works: max(C, T).
+def poll_s(
+    compute_s: float, communication_s: float, *, slices: int | None = None, workers: int = 1, core_s: float = 0.0
+) -> float:
+    """Give the time when the communicator sleeps while the network works: max(C, T), or max(C + K/N, T).
+
+    K is core time that communicating takes all the same: the communicator's, and the kernel's where it moves the data
+    (TCP). It comes on top of N C core-seconds of computing on N cores. A communicator that never sleeps takes K = T:
+    then it is `block_s`.
 
     Parameters
     ----------
     compute_s, communication_s : float
         C and T in seconds.
     slices : int, optional
-        S; adds pipeline fill and drain: max(C + T/S, T + C / ceil(S/N)). See the module's
+        S; adds pipeline fill and drain: max(C + K/N + T/S, T + C / ceil(S/N)). See the module's
         docstring.
     workers : int, optional
-        N; matters only with `slices`.
+        N; matters only with `slices` or `core_s`.
+    core_s : float, optional
+        K in seconds of a core of this rank, for all the work.
 
     Returns
     -------
@@ -135,14 +144,17 @@ def poll_s(compute_s: float, communication_s: float, *, slices: int | None = Non
     >>> from overlap.timing import model
     >>> model.poll_s(0.25, 0.5), model.poll_s(0.25, 0.5, slices=8)
     (0.5, 0.53125)
+    >>> model.poll_s(0.25, 0.25, workers=2, core_s=0.125)  # the kernel works half as long as the link
+    0.3125
     """
     compute_s = seconds("compute_s", compute_s)
     communication_s = seconds("communication_s", communication_s)
     workers = count("workers", workers)
+    computing = compute_s + seconds("core_s", core_s) / workers
     if slices is None:
-        return max(compute_s, communication_s)
+        return max(computing, communication_s)
     slices = count("slices", slices)
-    return max(compute_s + communication_s / slices, communication_s + compute_s / math.ceil(slices / workers))
+    return max(computing + communication_s / slices, communication_s + compute_s / math.ceil(slices / workers))
 
 
 def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequence[float] | None = None) -> float:

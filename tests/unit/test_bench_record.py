@@ -85,6 +85,8 @@ def test_record_holds_the_model_and_the_share_hidden():
     assert found["T_over_C"] == pytest.approx(5 / 3)
     assert found["model_block_s"] == model.block_s(0.06, 0.1, 1)
     assert found["model_poll_s"] == 0.1
+    assert found["core_s"] is found["model_cores_s"] is None  # as of an older version
+    assert record(core_s=0.05)["model_cores_s"] == pytest.approx(0.11)  # one worker: C + K
     assert found["auto_s"] == 0.103
     assert found["hidden"] == pytest.approx((0.16 - 0.103) / 0.06)
     assert found["gain"] == pytest.approx(0.161 / 0.103)

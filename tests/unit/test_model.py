@@ -56,6 +56,14 @@ def test_best_speedup_values():
     assert model.best_speedup_at(3.0, 1) == math.inf
 
 
+@given(times, times, counts)
+def test_core_time_of_communicating(C, T, N):
+    """Nothing of it is the sleeping communicator's form; all of T is the blocking one's."""
+    assert model.poll_s(C, T, workers=N, core_s=0.0) == model.poll_s(C, T)
+    assert model.poll_s(C, T, workers=N, core_s=T) == model.block_s(C, T, N)
+    assert model.poll_s(C, 0.5 * C, workers=N, core_s=T) == pytest.approx(C + T / N)
+
+
 def test_polling_overlap_and_none():
     assert model.no_overlap_s(2.0, 3.0) == 5.0
     assert model.poll_s(2.0, 3.0) == 3.0

@@ -142,6 +142,17 @@ def test_core_time_is_taken_from_the_worker():
     assert idle[0] == idle[1]
 
 
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_cores_that_compute_and_communicate(workers, ratio):
+    """max(C + K/N, T), up to what fill and drain add: of T, 0.4 is work of the cores."""
+    slices, C, T = 240, 1.0, ratio
+    machine = replace(IDEAL, byte_s=0.4 / IDEAL.bandwidth_Bps)
+    simulated = wall_s(program(slices, workers * C / slices, T / slices), machine, workers=workers, depth=32)
+    bound = model.poll_s(C, T, workers=workers, core_s=0.4 * T)
+    assert bound * (1 - 1e-3) <= simulated <= 1.05 * bound
+
+
 def test_polls_are_quantised():
     """A poll every 20 us before the first exchange has ended: ends between the same two are alike."""
     ends = [wall_s(program(1, 0.0, exchange_s)) for exchange_s in (0.500007, 0.500013, 0.500027)]

@@ -37,7 +37,8 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     dict
         ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``; ``off_s``,
         ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and ``model_poll_s``
-        (`overlap.timing.model`, without fill and drain); ``hidden`` of auto; ``gain`` = off/auto, with its bounds
+        (`overlap.timing.model`, without fill and drain); ``core_s``, core time per call of exchanging alone, and
+        ``model_cores_s``, the model's time with it; ``hidden`` of auto; ``gain`` = off/auto, with its bounds
         ``gain_bound`` = (C + T)/max(C, T) and ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N;
         ``max_rel_error``; ``control_hidden`` and ``control_ok``, None on shared memory; ``took_s``, seconds of every
         step of the measurement; the peer's times, where it ran. Without auto among the modes, its place in
@@ -46,6 +47,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     seconds = measured["seconds"]
     median = {name: statistics.median(values) for name, values in seconds.items()}
     C, T, best = median["C"], median["T"], median[case.modes[-1]]
+    core_s = measured.get("core_s")  # an older report has none
     record = {
         "link": case.link,
         "ranks": measured["ranks"],
@@ -71,6 +73,8 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         "auto_choice": measured["choice"],
         "model_block_s": model.block_s(C, T, case.workers),
         "model_poll_s": model.poll_s(C, T),
+        "core_s": core_s,
+        "model_cores_s": None if core_s is None else model.poll_s(C, T, workers=case.workers, core_s=core_s),
         "gflops": 1e-9 * JOBS[case.workload].flops(case) / best,
         "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
