@@ -37,7 +37,7 @@ def abort(reason: str, others_s: float = 0.0) -> None:
 
 @contextmanager
 def limited_to(seconds: float, what: str) -> Iterator[None]:
-    """Have a ``with`` block end within `seconds`, or abort the job: `what` is late then.
+    """Have a ``with`` block end within `seconds`, or abort the job with a message that names `what`.
 
     A thread of Python prints the stacks, holding the interpreter's lock. The timer of `faulthandler`
     does not: the frames that it reads change meanwhile, which can crash it. So it is armed to strike

@@ -45,7 +45,7 @@ from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
 _TURN_S = 30.0  # for another process to compile what this one wants
-_others_come = True  # until this process has waited for another one in vain: from then on it waits for none
+_others_come = True  # until this process has once waited without success: from then on it waits for no other
 _LOOK_S = 0.005
 _DIGEST_NBYTES = 32  # of SHA-256
 
@@ -146,7 +146,7 @@ class _Cache(FunctionCache):
         )
 
     def in_turn(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that compiles, with the turns that it takes ended whatever comes of it."""
+        """Return a function that compiles, and that ends its turns even if compiling fails."""
 
         def compiled(*args: Any) -> Any:
             try:
@@ -265,7 +265,7 @@ def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
 
 
 def _modules_of_code(function: Callable[..., Any]) -> dict[str, ModuleType]:
-    """Find the modules with compiled code that one comes to from a function's module through its names."""
+    """Find the modules with compiled code that a function's module reaches through its names."""
     found: dict[str, ModuleType] = {}
     todo: list[Any] = [function.__module__]
     while todo:

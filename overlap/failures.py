@@ -1,4 +1,4 @@
-"""What failed on one rank, how the other ranks hear of it and raise it, and how long they wait for one that is late."""
+"""Failures of one rank: how the other ranks are notified and raise them, and how long they wait for a missing rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .abort import abort
 from .errors import InputError, OverlapError, RankError, RankLost, formatted
 from .losses import guarded
 
-POLL_S = 0.005  # between two polls of a rank that waits, of what has failed and how late it is
+POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
 _POLLS, _POLLS_SHARED = 1000, 20  # before a rank lets others have its core; where ranks share cores
 _SHORT_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
@@ -86,7 +86,7 @@ class BoundedWait:
         self._since = 0.0
 
     def check(self, number: object, what: str, who: Callable[[], str]) -> None:
-        """Abort the job where `what` is late, as `who` says; sleep a little where a wait is long.
+        """Abort the job if the wait for `what` exceeds the deadline; sleep a little if the wait is long.
 
         A wait begins with the first check of its number.
         """
@@ -120,9 +120,9 @@ def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int 
 
 
 def polls_of(comm: MPI.Intracomm) -> int:
-    """Tell how often a rank looks at a flag before it lets others have its core (collective).
+    """Return how often a rank polls a flag before it yields its core (collective).
 
-    Less often where ranks on this machine, whatever MPI takes for its nodes, may run on fewer cores than they are.
+    A rank polls less often if there are more ranks on this machine, whatever MPI calls a node, than cores for them.
     """
     machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
     cores: Any = machine.allgather(os.sched_getaffinity(0))
@@ -164,7 +164,7 @@ class FailureChannel:
         self._sent[rank] += 1
 
     def received(self) -> Iterator[tuple[int, bytes]]:
-        """Give what has come, and the rank that has sent it."""
+        """Yield the messages that have arrived, each with the rank that sent it."""
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
             yield status.source, self._taken(status)

@@ -91,9 +91,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 class ErrorKeepingFile:
     """A file for HDF5 to write to, which says afterwards whether the disk took everything.
 
-    HDF5 itself does not survive a full disk: closing its file fails, leaves it open, and writes again
-    when the process ends, which may then crash. So it is never told: after the first error, what it
-    writes is dropped.
+    HDF5 itself does not survive a full disk: closing its file fails, leaves it open, and writes again when the process
+    ends, which may then crash. So HDF5 never sees an error: after the first one, everything that it writes is dropped.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """What all ranks make, use and end together, and how one rank ends its part in it.
 
-By `close` or `free`, as all ranks do. By an exception, of the user's own for one, that leaves a ``with`` block or
-ends the process on this rank alone: then the other ranks are told, and raise a `RankError` in their next call. And by
+By `close` or `free`, on all ranks together. By an exception, for instance the user's own, that leaves a ``with`` block
+or ends the process on this rank alone: the other ranks are notified, and raise a `RankError` in their next call. And by
 a fork: threads, windows and communicators belong to the process that made them, so in the child the object is closed.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Self
 from .errors import ClosedError
 from .uncopied import Uncopied
 
-TOLD_S = 2.0  # for other ranks that leave the same block by the same exception; who comes later is told by a thread
+TOLD_S = 2.0  # for other ranks that leave the same block by the same exception; a thread notifies later ones
 
 
 class Resource(Uncopied, ABC):
@@ -54,7 +54,7 @@ class Resource(Uncopied, ABC):
         return None
 
     def _begun(self) -> None:
-        """From now on an exception that ends the process on this rank is told to the others."""
+        """Report, from now on, an exception that ends the process on this rank to the other ranks."""
         key = id(self)
         with _hooks_lock:
             _used[key] = weakref.ref(self, lambda _: _unused(key))
@@ -133,7 +133,7 @@ _hooks_lock = threading.RLock()  # an object may be collected while it is held
 
 
 class _Hooks:
-    """What Python calls when an exception ends the process, or a thread; installed while there is somebody to tell.
+    """Hooks that Python calls when an exception ends the process or a thread, installed while others must be notified.
 
     Attributes
     ----------

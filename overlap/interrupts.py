@@ -1,12 +1,11 @@
 """Signals while a call of the library is under way: held back until all ranks agree.
 
-A handler that raises (Ctrl-C, an alarm, ``sys.exit`` on SIGTERM) would leave the call in the middle of
-an MPI operation or of a running job, and the other ranks alone. So every Python-level handler is
-wrapped for the time of the call. The wrapper calls the user's handler when Python would, and catches
-what it raises: the first exception fails the job that is running, and is sent to the other ranks with
-the next header (`Coordinator.synchronize`). It is raised on this rank when the call has come to its end. A
-handler that does not raise notices nothing. Python runs handlers on the main thread only, so on other
-threads there is nothing to do.
+A handler that raises (Ctrl-C, an alarm, ``sys.exit`` on SIGTERM) would leave the call in the middle of an MPI operation
+or of a running job, and the other ranks alone. So every Python-level handler is wrapped for the time of the call. The
+wrapper calls the user's handler when Python would, and catches what it raises: the first exception fails the job that
+is running, and is sent to the other ranks with the next header (`Coordinator.synchronize`). It is raised on this rank
+when the call has ended. A handler that does not raise notices nothing. Python runs handlers on the main thread only, so
+on other threads there is nothing to do.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class _Held:
             self.error = error
 
     def fail(self, job: Failing | None) -> Failing | None:
-        """Have an exception of a handler fail `job` from now on, or one that has come already.
+        """Have an exception of a handler, a later or an earlier one, fail `job`.
 
         Returns the job for which it was so before, to be given back afterwards; None is none.
         """

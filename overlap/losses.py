@@ -1,11 +1,11 @@
 """Ranks that are lost: how the survivors know it at once, and where they go on.
 
-MPI tells of a lost rank where it was started with fault tolerance (ULFM: Bland et al., "Post-failure recovery of MPI
+MPI reports a lost rank if it was started with fault tolerance (ULFM: Bland et al., "Post-failure recovery of MPI
 communication capability", IJHPCA 27, 2013). Calls on a communicator of which a rank is lost end with an error. They
-need not do so on all ranks: who waits for a survivor that has seen the error, and has left its call, would wait for
+need not do so on all ranks: a rank that waits for a survivor which has seen the error and left its call would wait for
 ever. So every communicator that the library makes for a runtime is *guarded*: the first survivor that sees the loss
-revokes all of them, and whoever waits on any of them, now or later, is given an error too. Who waits in shared memory
-comes to MPI now and then (`Guard.poll`).
+revokes all of them, and every rank that waits on any of them, now or later, gets an error too. A rank that waits in
+shared memory polls MPI now and then (`Guard.poll`).
 
 A guard is kept with its communicators, as an attribute, and goes over to whatever is made of them. The user's
 communicator is not guarded: only duplicates of it are.
@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from .errors import ClosedError, RankLost
 
-KNOWN_S = 0.5  # for MPI to tell who is lost, when it has told that somebody is
+KNOWN_S = 0.5  # for MPI to report which rank is lost, after it has reported a loss
 OTHER_S = 0.1  # the same, when it has said nothing but that a call has failed
 _POLL_S = 0.001
 _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
@@ -35,10 +35,10 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class LossListener(Protocol):
-    """What ranks meet at: it is told that one is lost."""
+    """An object at which ranks synchronize: it is notified when a rank is lost."""
 
     def lose(self, lost: RankLost) -> None:
-        """Note that nobody will come there any more."""
+        """Note that no rank will arrive any more."""
 
 
 class Guard:
@@ -77,7 +77,7 @@ class Guard:
         self._comms.append(comm)
 
     def register(self, listener: LossListener) -> None:
-        """Have something be told of a loss, as long as it is there."""
+        """Notify `listener` of a loss, as long as the listener exists."""
         self._listeners.add(listener)
 
     def source(self, comm: MPI.Intracomm, other: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
@@ -123,7 +123,7 @@ class Guard:
         self.comm, self._settled = self._own, True
 
     def loss(self, error: BaseException, what: str) -> RankLost | None:
-        """Tell whether an exception is there because a rank is lost; if so, nobody waits for this rank any more."""
+        """Return the loss that caused an exception, or None; after a loss no rank waits for this rank any more."""
         if isinstance(error, RankLost):
             return error
         if not isinstance(error, MPI.Exception):
@@ -133,7 +133,7 @@ class Guard:
         return self.lose(what)
 
     def explains(self, error: BaseException) -> bool:
-        """Tell whether a rank is lost, so that an exception may come of values that it has never sent.
+        """Return whether a rank is lost, so that an exception may be due to values that were never sent.
 
         If a rank dies in a collective, Open MPI 5.0.11 may return success on others, and nothing of that rank.
         """
@@ -166,7 +166,7 @@ class Guard:
         """Return the ranks that MPI knows to be lost; some time may pass until it does."""
         end = perf_counter() + patience_s
         while True:
-            MPI.COMM_SELF.Iprobe()  # on a communicator that is revoked MPI has no look at what has come
+            MPI.COMM_SELF.Iprobe()  # on a revoked communicator MPI does not progress messages
             lost, every = self.comm.Get_failed(), self.comm.Get_group()
             ranks = tuple(sorted(lost.Translate_ranks(None, every)))
             lost.Free()
@@ -238,9 +238,9 @@ def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
 
 
 def _end_without_the_launcher() -> None:
-    """Have MPI's end not wait for a barrier of the launcher, which is not always told that lost ranks do not come.
+    """Let MPI's end not wait for a barrier of the launcher, which does not always know that lost ranks never arrive.
 
-    Before, the ranks that are left wait for each other in Open MPI 5 itself, with fault tolerance.
+    The ranks that are left still wait for each other in Open MPI 5 itself, with fault tolerance.
     """
     with suppress(OSError, ValueError):
         ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_async_mpi_finalize").value = True

@@ -1,4 +1,4 @@
-"""Masked arrays, which are refused: what is behind a mask would be computed with."""
+"""Masked arrays, which are refused: the values behind a mask would enter the computation."""
 
 from __future__ import annotations
 

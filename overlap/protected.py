@@ -5,8 +5,8 @@ the fields as they were at a step, and sends it to partners. Two saves are kept,
 the one before the last, and not before all ranks have met, each of which has received all of the last one. So a loss
 leaves one that is whole, wherever it strikes.
 
-What is kept of a part ends with its step and a checksum. Whether a part is whole is told by these alone, not by what
-MPI says of messages that a loss has interrupted.
+Each kept part ends with its step and a checksum. These alone decide whether a part is whole, not MPI's status of
+messages that a loss has interrupted.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class _Part:
 
 
 class Protected(CollectiveContext):
-    """Fields whose parts are kept in the memory of other ranks, from where they come back when a rank is lost.
+    """Fields whose parts are kept in the memory of other ranks, and restored from there when a rank is lost.
 
     Parameters
     ----------
     fields : DistArray, or sequence of them
         All over the ranks of one runtime (arrays of its plans are), made with ``on_loss="raise"`` if it is to survive.
-        They are looked at whenever they are saved: write to them, ``w[...] = step(w)``.
+        Every save reads them, so update them in place: ``w[...] = step(w)``.
     copies : int
         How many other ranks keep each part, on other nodes where there are some. So many ranks may be lost at once. 0
         keeps the own part alone, as the last rank that is left must.
@@ -227,7 +227,7 @@ class Protected(CollectiveContext):
                 self._requests += [comm.Isend(message, partner, _TAG) for message in mine.messages()]
 
     def test(self) -> bool:
-        """Let the save that has begun go on, and tell whether it has ended here."""
+        """Let the save that has begun progress, and return whether it has ended on this rank."""
         self.check_open()
         with self._coordinator.watching("a save"):
             if self._requests and MPI.Request.Testall(self._requests):
@@ -425,7 +425,7 @@ def _shifts(nodes: list[str], copies: int) -> list[int]:
 
 
 def _newest(held: list[list[tuple[int, int]]], owners: int) -> tuple[int, list[int]]:
-    """Find the newest step of which all parts are there, and who provides each of them.
+    """Find the newest step of which every part exists, and the rank that provides each part.
 
     Parameters
     ----------

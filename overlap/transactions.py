@@ -1,9 +1,9 @@
 """Files that are changed wholly or not at all: HDF5 files to which something is appended.
 
-HDF5 changes a file in many places, and one that was left in between is lost. Here all that is new is written behind
-the end of what is there. When it is on the disk, the few old places that lead to it are changed, and what they held is
-kept in a file beside until that is done. So a process may end at any time: before, the file is the old one; after, the
-new one; in between, `undo` makes it the old one again.
+HDF5 changes a file in many places, and a file that is left half changed is lost. Here new data are written behind the
+end of the old file. When they are on the disk, the few old places that lead to them are changed; until that is done, a
+second file keeps the old content of these places. So a process may end at any time: before the change the file is the
+old one, after it the new one, and during the change `undo` restores the old one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PAGE_NBYTES = 4096
 class ChangingFile(ErrorKeepingFile):
     """A file for HDF5 to change, in which nothing of the old content is touched before `commit`.
 
-    What is written behind the old end goes to the disk at once, where nobody looks who does not know the new content.
-    What is written before it, the few places by which the new content is found, stays in memory.
+    Data behind the old end go to the disk at once, where no reader of the old content looks. Data before the old end,
+    the few places that lead to the new content, stay in memory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -86,10 +86,10 @@ class ChangingFile(ErrorKeepingFile):
         super().truncate(max(self._end, self._old_end))
 
     def commit(self) -> None:
-        """Put what is in memory into its places.
+        """Write the data that are in memory to their places.
 
-        Before that, what was there is written to a file beside this one, which goes when all is done; a process that
-        ends in between leaves it for `undo`.
+        Before that, the old content of these places is written to a second file, which is removed at the end; a process
+        that ends in between leaves it for `undo`.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class ChangingFile(ErrorKeepingFile):
         _flush_folder(beside.parent)
 
     def drop(self) -> None:
-        """Give back what was written behind the old end."""
+        """Remove what was written behind the old end."""
         os.ftruncate(self._file.fileno(), self._old_end)
 
 
@@ -182,7 +182,7 @@ def _end_of(handle: int) -> int:
 
 
 def undo_path(path: Path) -> Path:
-    """Name the file beside another one that has what it was."""
+    """Return the name of the file that keeps the old content of another one."""
     return path.with_name(path.name + ".undo")
 
 

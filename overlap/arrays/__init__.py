@@ -5,16 +5,16 @@ from ..renamed import old_names
 from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
+from .element_overlap import overlaps_itself
 from .exchange import mpi_type
+from .hdf5_storage import collective_section, parts_on_rank_0
 from .layout import AxisSwap, Layout, box_shape, contiguous, offset
-from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
 from .redistribution import gather, scatter
 from .stages import StageAxes, axis_names, ffts_along, stages
-from .storage import collective_section, parts_on_rank_0
 from .topology import coordinates, same_ranks, subcomms
-from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
+from .transpose_geometry import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, checked_shares, combined, shares
 
 __all__ = [

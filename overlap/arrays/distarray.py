@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..errors import InputError
 from ..losses import detecting_loss, guard_of
 from ..masks import refuse_masks
-from . import redistribution, reductions, storage
+from . import hdf5_storage, redistribution, reductions
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as
 from .topology import is_freed
@@ -216,7 +216,7 @@ class DistArray(PlacedArray):
     ) -> None:
         """Write the global array to a new HDF5 file with named axes, which xarray opens (collective).
 
-        See `overlap.arrays.storage.save`. The file appears whole, or the old one stays.
+        See `overlap.arrays.hdf5_storage.save`. The file appears whole, or the old one stays.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class DistArray(PlacedArray):
             On all ranks, if names or coordinates do not fit, or if writing fails.
         """
         with self._known("writing an array") as (comm, where):
-            storage.save(comm, np.asarray(self), where, path, name, dims, coords)
+            hdf5_storage.save(comm, np.asarray(self), where, path, name, dims, coords)
 
     def load(self, path: str | os.PathLike[str], name: str = "data") -> Self:
         """Fill this array with one from an HDF5 file that all ranks can read (collective).
@@ -256,7 +256,7 @@ class DistArray(PlacedArray):
             On all ranks, if any rank cannot read the file, or if the array has another shape.
         """
         with self._known("reading an array") as (comm, where):
-            storage.load(comm, self.view(np.ndarray), where, path, name)
+            hdf5_storage.load(comm, self.view(np.ndarray), where, path, name)
         return self
 
     def to_xarray(
@@ -283,9 +283,9 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
-        with self._known("gathering an array") as (comm, where), storage.collective_section(comm) as agreed:
-            scales = storage.axes_of(where.global_shape, name, dims, coords)
-            agreed.update(storage.described(name, scales))
+        with self._known("gathering an array") as (comm, where), hdf5_storage.collective_section(comm) as agreed:
+            scales = hdf5_storage.axes_of(where.global_shape, name, dims, coords)
+            agreed.update(hdf5_storage.described(name, scales))
             if comm.rank == root:
                 import xarray
         whole = self.gather(root)

@@ -1,7 +1,8 @@
 """`PlacedArray`: an ndarray that is a part of a global one, and what numpy's functions make of it. No messages.
 
-numpy makes arrays of the type of its arguments, also where the values have gone elsewhere, so what is told here is the
-opposite: all that numpy makes by itself is a `LocalArray`, and whatever keeps its place is made a `PlacedArray` again.
+numpy returns arrays of the type of its arguments, even if the result is distributed in another way. This module inverts
+that: an array that numpy makes is a `LocalArray`, and only an array that keeps its distribution is made a `PlacedArray`
+again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PlacedArray(np.ndarray):
     _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
 
     def __array_finalize__(self, parent: Any) -> None:
-        # numpy comes here with views, copies, parts and permutations alike; what keeps its place is of `placed_as`.
+        # numpy calls this for views, copies, parts and permutations; `placed_as` makes arrays that keep their place.
         if parent is not None:
             self.__class__ = LocalArray  # type: ignore[assignment]  # a view is made before its class is known
 

@@ -13,7 +13,7 @@ from ..masks import refuse_masks
 from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
 from .exchange import exchange_problem, mpi_type, refuse_objects, rounded
-from .storage import collective_section
+from .hdf5_storage import collective_section
 from .topology import same_ranks
 from .weights import checked, checked_shares
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..errors import InputError, repr_of
 from .distribution import Distribution
+from .hdf5_storage import collective_section
 from .placed import PlacedArray
-from .storage import collective_section
 from .topology import same_ranks
 
 _WIDE = {"f": np.float64, "c": np.complex128}

@@ -1,6 +1,6 @@
-"""Fields at several times in one HDF5 file: written by one rank, which the pieces of the fields travel to."""
+"""Fields at several times in one HDF5 file: one rank writes the file and receives the fields in pieces."""
 
-from .arguments import Stored
 from .output import Output
+from .problems import Stored
 
 __all__ = ["Output", "Stored"]

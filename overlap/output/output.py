@@ -1,8 +1,8 @@
 """`Output`: fields at several times in one HDF5 file, to look at or to go on from.
 
-One rank writes. A field travels to it in pieces (`pieces`): while one is written, the next are on their way, and the
-writer never holds more than some. So it works with every h5py and every file system, and a step is there wholly or not
-at all (`transactions`), which HDF5's own parallel writing does not give.
+One rank writes. A field is sent to this rank in pieces (`field_pieces`): while the rank writes one piece it receives
+the next ones, and it never holds more than a few. So writing works with every h5py and every file system, and a step is
+in the file wholly or not at all (`transactions`), which HDF5's own parallel writing does not guarantee.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from numpy.typing import ArrayLike
 
 from ..arrays import DistArray
 from ..arrays.exchange import dtype_sent, exchange_problem
-from ..arrays.storage import axes_of, hdf5
+from ..arrays.hdf5_storage import axes_of, hdf5
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from ..runtime import Pipeline, Runtime
-from . import arguments, files, pieces
-from .arguments import STEP, TIME, Stored
+from . import field_pieces, hdf5_file, problems
+from .problems import STEP, TIME, Stored
 
 
 class Output(Resource):
@@ -115,9 +115,9 @@ class Output(Resource):
         self.attrs: dict[str, Any] = {}
         with rt.collective_section("opening an Output", self.close):
             rt.preflight(
-                arguments.opening_problem(path, mode, attrs, dims, coords) or exchange_problem(exchange),
-                path=arguments.shown(path),
-                mode=arguments.shown(mode),
+                problems.opening_problem(path, mode, attrs, dims, coords) or exchange_problem(exchange),
+                path=problems.shown(path),
+                mode=problems.shown(mode),
                 attrs=repr(attrs),
                 dims=repr(dims),
                 coords=repr(coords),
@@ -127,7 +127,7 @@ class Output(Resource):
             self.path, self.mode, self.exchange = Path(path), mode, exchange
             self._dims = {name: tuple(names) for name, names in (dims or {}).items()}
             self._coords = {name: np.asarray(values) for name, values in (coords or {}).items()}
-            known = files.known(self.path, self.mode) if rt.coordinator.rank == 0 else None
+            known = hdf5_file.known(self.path, self.mode) if rt.coordinator.rank == 0 else None
             known = rt.coordinator.bcast(known)
             if known is not None:
                 self.steps, self.times, self.fields, self.attrs = known
@@ -207,25 +207,25 @@ class Output(Resource):
             numbers = {name: repr(fields[name]) for name in like if name not in arrays}
             rt.preflight(
                 problem,
-                step=arguments.shown(step),
-                time=arguments.shown(time),
+                step=problems.shown(step),
+                time=problems.shown(time),
                 fields=list(like.items()),
                 numbers=numbers,
             )
             held = self._holders(arrays)
             if self._pipeline is None:
-                self._pipeline = pieces.to_rank_0(rt)
+                self._pipeline = field_pieces.to_rank_0(rt)
             with ExitStack() as stack:
                 file: Any = None
                 with self._one_error("opening the file of an Output"):
                     if rt.coordinator.rank == 0:
                         file = stack.enter_context(
-                            files.changed(self.path)
+                            hdf5_file.changed(self.path)
                             if self.steps
-                            else files.created(self.path, like, self._axes, self.attrs, self.exchange)
+                            else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
                         )
-                        files.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
-                moving = pieces.Fields(arrays, like, held, file, self.exchange)
+                        hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
+                moving = field_pieces.Fields(arrays, like, held, file, self.exchange)
                 self._pipeline(moving.pieces, moving)
                 with self._one_error("writing the file of an Output"):
                     stack.pop_all().close()
@@ -237,22 +237,22 @@ class Output(Resource):
         """Say what is wrong with a step to write, or None."""
         problem = (
             self._mode_problem()
-            or arguments.step_problem(step)
-            or arguments.time_problem(time)
-            or arguments.fields_problem(fields, self.runtime.comm.source, True)
+            or problems.step_problem(step)
+            or problems.time_problem(time)
+            or problems.fields_problem(fields, self.runtime.comm.source, True)
         )
         if problem is not None:
             return problem
         like = self._like(fields)
         if not self.steps:
-            return arguments.layout_problem(like, self._axes)
+            return problems.layout_problem(like, self._axes)
         if step <= self.steps[-1]:
             return (
                 f"expected a step behind {self.steps[-1]}, the last one of {str(self.path)!r}, received {step}: "
                 "see Output.truncate"
             )
         if like != self.fields:
-            return f"expected the fields {arguments.told(self.fields)}, received {arguments.told(like)}"
+            return f"expected the fields {problems.listed(self.fields)}, received {problems.listed(like)}"
         return None
 
     def _like(self, fields: Mapping[str, Any]) -> dict[str, Stored]:
@@ -264,7 +264,7 @@ class Output(Resource):
             stored[name] = Stored(shape, dtype_sent(dtype, self.exchange if doubles else None).newbyteorder("=").str)
         return stored
 
-    def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[pieces.Box | None]]:
+    def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[field_pieces.Box | None]]:
         """Return for each field what every rank sends of it (collective).
 
         Raises
@@ -275,8 +275,8 @@ class Output(Resource):
         everyone = self.runtime.coordinator.allgather([array.local_slice for array in arrays.values()])
         holders, problem = {}, None
         for number, (name, array) in enumerate(arrays.items()):
-            holders[name] = pieces.holders([boxes[number] for boxes in everyone])
-            covered = sum(pieces.count(box) for box in holders[name] if box is not None)
+            holders[name] = field_pieces.holders([boxes[number] for boxes in everyone])
+            covered = sum(field_pieces.count(box) for box in holders[name] if box is not None)
             if covered != prod(array.global_shape):
                 problem = problem or (
                     f"expected parts of {name!r} that make up the global array, {prod(array.global_shape)} elements, "
@@ -304,14 +304,14 @@ class Output(Resource):
         """
         self.check_open()
         with held_signals():
-            problem = self._mode_problem() or arguments.step_problem(step)
+            problem = self._mode_problem() or problems.step_problem(step)
             if problem is None and not (self.steps and self.steps[0] <= step):
-                problem = f"expected a step that keeps one of {arguments.series(self.steps)}, received {step}"
-            self.runtime.preflight(problem, step=arguments.shown(step))
+                problem = f"expected a step that keeps one of {problems.series(self.steps)}, received {step}"
+            self.runtime.preflight(problem, step=problems.shown(step))
             count = sum(written <= step for written in self.steps)
             with self._one_error("truncating the file of an Output"):
                 if self.runtime.coordinator.rank == 0 and count < len(self.steps):
-                    with files.changed(self.path) as file:
+                    with hdf5_file.changed(self.path) as file:
                         for name in (TIME, STEP, *self.fields):
                             file[name].resize(count, 0)
             del self.steps[count:], self.times[count:]
@@ -347,14 +347,14 @@ class Output(Resource):
         with held_signals():
             problem = self._reading_problem(fields, step)
             self.runtime.preflight(
-                problem, step=arguments.shown(step), names=None if problem is not None else sorted(fields)
+                problem, step=problems.shown(step), names=None if problem is not None else sorted(fields)
             )
             index = len(self.steps) - 1 if step is None else self.steps.index(step)
             values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
             with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
                 for name, array in fields.items():
                     local, first = np.asarray(array), [part.start for part in array.local_slice]
-                    for box in pieces.boxes(local.shape, local.itemsize):
+                    for box in field_pieces.boxes(local.shape, local.itemsize):
                         file_box = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
                         local[box] = file[name][(index, *file_box)]
                 values |= {name: file[name][index].item() for name, stored in self.fields.items() if not stored.shape}
@@ -362,15 +362,15 @@ class Output(Resource):
 
     def _reading_problem(self, fields: Any, step: Any) -> str | None:
         """Say what is wrong with fields to read, or None."""
-        problem = arguments.fields_problem(fields, self.runtime.comm.source, False)
+        problem = problems.fields_problem(fields, self.runtime.comm.source, False)
         if problem is None and step is not None:
-            problem = arguments.step_problem(step)
+            problem = problems.step_problem(step)
         if problem is not None:
             return problem
         if not self.steps or (step is not None and step not in self.steps):
-            return f"expected a step of {str(self.path)!r}, which has {arguments.series(self.steps)}, received {step}"
-        problems = (arguments.stored_problem(field, name, self.fields, self.path) for name, field in fields.items())
-        return next(filter(None, problems), None)
+            return f"expected a step of {str(self.path)!r}, which has {problems.series(self.steps)}, received {step}"
+        refusals = (problems.stored_problem(field, name, self.fields, self.path) for name, field in fields.items())
+        return next(filter(None, refusals), None)
 
     @contextmanager
     def _one_error(self, what: str) -> Iterator[None]:

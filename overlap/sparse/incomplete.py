@@ -10,10 +10,10 @@ import numpy as np
 from ..compiled import njit
 from ..errors import InputError
 from ..runtime.coordinator.arguments import number_problem
-from .arguments import whole_problem
 from .colouring import colours_of
 from .kernels import product_of_3
 from .matrix import Matrix
+from .number_checks import whole_problem
 from .preconditioners import Preconditioner
 from .prefetch import FAR, prefetch
 
@@ -140,7 +140,7 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
             if column == row:
                 pivot[:] = diagonal * values[entry]
             elif place[column] < number:
-                at = last  # sorted by place: what a product needs is there before it
+                at = last  # sorted by place: the operands of a product are complete before it
                 while at > lower[number] and place[below[at - 1]] > place[column]:
                     below[at] = below[at - 1]
                     left[at] = left[at - 1]

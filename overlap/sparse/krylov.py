@@ -14,7 +14,7 @@ from mpi4py import MPI
 from ..errors import InputError
 from ..runtime.requests.requests import AsyncComm
 from . import kernels
-from .arguments import truth_problem
+from .number_checks import truth_problem
 from .solution import Solution
 from .system import Callback, System
 

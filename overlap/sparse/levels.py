@@ -124,7 +124,7 @@ def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
 
 
 def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
-    """Choose the switching level with the shortest cycle, as far as these costs tell."""
+    """Choose the switching level with the shortest cycle by these costs."""
     return min(
         range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1
     )

@@ -22,7 +22,7 @@ from ..halo.plan import of_indices
 from ..masks import mask_problem
 from ..runtime.coordinator.arguments import count_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
-from .arguments import TYPES, supported
+from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
 from .thread_pool import ThreadPool
@@ -374,7 +374,7 @@ class Matrix(CollectiveContext):
         self._storage.finish(extended, out, self.team.run)
 
     def _run_and_test(self, pending: PendingHalo) -> Run:
-        """`ThreadPool.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
+        """`ThreadPool.run` in pieces, with a poll of the messages after each: MPI moves them when it is called."""
 
         def run(function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
             if first == last:
@@ -594,7 +594,7 @@ class Matrix(CollectiveContext):
         self.freed = True
         self.team.close()
         try:
-            self.halo.free()  # first: here the ranks see whether one has left, who does not come to free the rest
+            self.halo.free()  # first: here the ranks see whether one has left, which will not free the rest
         finally:
             left = self.halo.coordinator.left is not None
             for converted in self._others.values():  # in the order in which all ranks have made them

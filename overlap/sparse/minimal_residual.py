@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from ..errors import repr_of
 from ..runtime.requests.requests import AsyncComm
-from .arguments import finite_problem, whole_problem
 from .krylov import ROUNDINGS, bad_preconditioner, check_finite
+from .number_checks import finite_problem, whole_problem
 from .solution import Solution
 from .system import Callback, System
 
@@ -291,7 +291,7 @@ def minres(
             above, delta, corner = beyond, c * below + s * alpha, s * below - c * alpha
             beyond, below = s * beta, -c * beta
             if hypot(corner, below) <= ROUNDINGS * eps * np.sqrt(squares):
-                break  # A r is zero, but for rounding, for the x that is there: nothing is left to gain
+                break  # A r is zero up to rounding: x cannot get better
             size = hypot(corner, beta)
             c, s = corner / size, beta / size
             step, left = c * left, s * left

@@ -11,9 +11,9 @@ import numpy as np
 from ..arrays.blocks import Blocks
 from ..compiled import njit
 from ..errors import InputError
-from .arguments import whole_problem
 from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
+from .number_checks import whole_problem
 from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
 from .transfer import GridTransfer

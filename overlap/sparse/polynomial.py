@@ -8,8 +8,8 @@ import numpy as np
 
 from ..compiled import njit
 from ..errors import InputError
-from .arguments import bound_problem, whole_problem
 from .matrix import Matrix
+from .number_checks import bound_problem, whole_problem
 from .preconditioners import Preconditioner
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import repr_of
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from . import kernels
-from .arguments import TYPES
+from .number_checks import TYPES
 
 LEAST_ROWS = 1024  # of a part
 MOST_PARTS = 16

@@ -11,9 +11,9 @@ from mpi4py import MPI
 from ..halo import Halo
 from ..halo.plan import Entries, Traffic, of_indices
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
-from .arguments import whole_problem
 from .incomplete import IC0
 from .matrix import Matrix
+from .number_checks import whole_problem
 from .preconditioners import Preconditioner
 
 Local = Callable[[Matrix], Preconditioner]

@@ -24,8 +24,8 @@ from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden
 from . import kernels
-from .arguments import bound_problem, common_type, whole_problem
 from .matrix import Matrix
+from .number_checks import bound_problem, common_type, whole_problem
 from .preconditioners import Jacobi, Preconditioner
 from .solution import Solution
 
@@ -377,7 +377,7 @@ class System:
 
     def _failed(self, error: BaseException) -> None:
         """Note what has failed on this rank: all ranks learn of it at the next sum."""
-        if isinstance(error, RankLost):  # there is no next sum: nobody hears of this rank any more
+        if isinstance(error, RankLost):  # there is no next sum: this rank can reach no other any more
             raise error
         if self._error is None:
             self._error = error
@@ -395,7 +395,7 @@ class System:
     def _meet(self) -> None:
         """Raise on all ranks what has failed on one.
 
-        What a rank has failed with by itself goes before what it has been told.
+        An error of this rank's own takes precedence over one that another rank reported.
         """
         error, self._error = self._error, None
         kind = 0 if error is None else 1 if isinstance(error, RankError) else 2 if isinstance(error, InputError) else 3

@@ -3,8 +3,8 @@
 Between ranks on one machine an all-to-all is a memcpy, and there is nothing to hide. Here each
 host gets a link of a chosen rate, so that MPI has to communicate for real.
 
-Policy. `run` starts one process that leaves the user's network, mounts, processes and, unless it
-is root already, user behind (`_make`), and becomes the father of everything in there:
+Policy. `run` starts one process that leaves the user's network, mounts, processes and, unless it is root already, user
+behind (`_make`), and becomes the parent of all processes in there:
 
     run ── _make ── _init, process 1 of the new namespaces: makes the links, starts the launcher
            (waits)    └─ mpiexec ─ one proxy per host ─ one `_enter` per rank ─ the command

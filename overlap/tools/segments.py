@@ -45,7 +45,8 @@ def existing() -> set[str]:
 def abandoned() -> dict[str, int]:
     """Find the segments that dead jobs of this user have left: their names and bytes.
 
-    Found twice, a moment apart: a rank that ends lets go of a segment before it removes it, and would miss it.
+    Searched twice, a moment apart: a rank that ends unmaps a segment before it removes it, and would fail if we removed
+    it first.
     """
     left = _unused(existing())
     if left:

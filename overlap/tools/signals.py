@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from typing import Any
 
 UCX_SETTINGS = {"UCX_DEBUG_SIGNO": "0"}
-_SAME_S = 5.0  # a closed terminal is told twice, by the kernel and by the shell
+_SAME_S = 5.0  # a closed terminal is signalled twice, by the kernel and by the shell
 
 
 def send_dropped_again() -> None:
-    """Have signals whose exceptions Python drops come once more, in this process from now on."""
+    """Send signals again whose exceptions Python has dropped, in this process from now on."""
 
     def again(dropped: sys.UnraisableHookArgs, printed: Any = sys.unraisablehook) -> None:
         error = dropped.exc_value

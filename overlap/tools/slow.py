@@ -1,10 +1,11 @@
-"""A slow rank made real: processes that take a part of its core's time, and a look at how much is left.
+"""Slow ranks: processes that take a part of a rank's core time, and a measurement of how much is left.
 
-A competitor burns in bursts of some tens of microseconds, and looks after each at the processor time that it got so far
-and at the clock: so its part is right over half a millisecond (ranks that meet a few times in a millisecond wait for
-long bursts, which a slow processor does not have), whatever the kernel's scheduler does, and whoever else is there.
-Where it may, it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right
-to that part among equals. What it takes is a part of the time, also while the rank waits.
+A competitor computes in bursts of some tens of microseconds. After each burst it compares the processor time that it
+has had with the clock. So its share is right over half a millisecond, whatever the kernel's scheduler does and
+whichever other processes run. (Bursts must be short: ranks that synchronize a few times in a millisecond would wait for
+long bursts, which a slow processor does not have.) If it is allowed to, a competitor runs at the highest priority, so
+that it starts at once; otherwise there are as many competitors as are due this share among processes of equal priority.
+It takes a share of the time, also while the rank waits.
 
 `overlap links` starts them in its namespaces, where they end with everything else. This file is also the program that
 they run.

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap import InputError, Output, RankError, RankLost, Runtime, SliceError
-from overlap.output import pieces
+from overlap.output import field_pieces
 
 
 def field(shape, seed, dtype="f8"):
@@ -104,7 +104,7 @@ def in_small_pieces(comm):
     """A field of many pieces, of which each is one of several ranks', is written right, and in singles if asked for."""
     import h5py
 
-    before, pieces.PIECE_NBYTES = pieces.PIECE_NBYTES, 200
+    before, field_pieces.PIECE_NBYTES = field_pieces.PIECE_NBYTES, 200
     try:
         with folder(comm) as place, Runtime(comm, workers=2) as rt:
             for exchange in (None, "f4"):
@@ -124,7 +124,7 @@ def in_small_pieces(comm):
                         assert np.array_equal(np.asarray(arrays["u"]), found_of(whole["u"], exchange, arrays["u"]))
                         comm.Barrier()
     finally:
-        pieces.PIECE_NBYTES = before
+        field_pieces.PIECE_NBYTES = before
 
 
 def found_of(whole, exchange, array):
@@ -331,7 +331,7 @@ def rank_lost(comm, path, victim):
         def pack(*args):
             os.kill(os.getpid(), signal.SIGKILL)
 
-        pieces.Fields.pack = pack
+        field_pieces.Fields.pack = pack
     with pytest.raises(RankLost) as caught:
         while True:
             output.write({"u": values_of(rt.comm.source, 1)}, step=1, time=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.tools.bench.machine import bandwidth_of
+from overlap.tools.bench.machine_measurement import bandwidth_of
 
 SIZES = [1 << 18, 1 << 19, 1 << 20, 1 << 21]
 

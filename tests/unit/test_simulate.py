@@ -16,7 +16,7 @@ from overlap.errors import InputError
 from overlap.runtime.coordinator.hot_wait import LONGEST_SLEEP_S
 from overlap.timing import model
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, ranks, simulate
-from overlap.timing.threads import ThreadScaling
+from overlap.timing.thread_scaling import ThreadScaling
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
 

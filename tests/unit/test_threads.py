@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlap.timing.simulate import Machine, Workload
-from overlap.timing.threads import ThreadScaling
+from overlap.timing.thread_scaling import ThreadScaling
 
 IDEAL = Machine(name="ideal", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e6)
 

@@ -60,10 +60,10 @@ USERS_OWN = {
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Scatterv"),
     ("arrays/reductions.py", "allgather"),
-    ("arrays/storage.py", "Recv"),
-    ("arrays/storage.py", "Send"),
-    ("arrays/storage.py", "allgather"),
-    ("arrays/storage.py", "gather"),
+    ("arrays/hdf5_storage.py", "Recv"),
+    ("arrays/hdf5_storage.py", "Send"),
+    ("arrays/hdf5_storage.py", "allgather"),
+    ("arrays/hdf5_storage.py", "gather"),
     ("compat/fluidfft/base.py", "gather"),  # of a DistArray, as below
     ("compat/fluidfft/base.py", "scatter"),
     ("compat/mpi4py_fft/pencil.py", "allgather"),  # before a runtime is there: what is wrong on one rank, for all

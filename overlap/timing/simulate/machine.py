@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import files
 from ...errors import InputError
-from ..threads import ThreadScaling
+from ..thread_scaling import ThreadScaling
 
 
 def _number(

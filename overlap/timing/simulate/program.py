@@ -235,7 +235,7 @@ class Workload:
         rows, columns = (length_of(block(length, ranks, weights)[rank]) for length in (ny, width))
         row_sweep = rows * _flops(nx) / (2 if real else 1)
         column_sweep = columns * _flops(ny)
-        # Empty pieces are not sent: beyond so many ranks nothing comes, or goes, any more.
+        # Empty pieces are not sent: beyond this number of ranks a rank exchanges nothing.
         partners = max(min(ranks, width) if rows else 1, min(ranks, ny) if columns else 1) - 1
         forward = rows * (width - columns) * itemsize, partners
         if self.workload == "fft2":

@@ -43,7 +43,7 @@ class Case:
         Per rank.
     rounds : int
     calls : int
-        How many follow each other at a time; what is told is the mean.
+        How many calls are timed in a row; the report has their mean.
     modes : tuple of str
         What is timed, of `MODES`; "off", which the others are compared with, always is. C and T are
         those of the last mode's settings: "auto", where it is not left out.

@@ -25,7 +25,7 @@ from ...runtime import Runtime
 from .. import launch
 from .cases import Case
 from .jobs import JOBS
-from .machine import measure_machine
+from .machine_measurement import measure_machine
 from .measure import measure
 from .record import case_record
 from .solvers import measure as measure_solver

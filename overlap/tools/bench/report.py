@@ -98,8 +98,7 @@ def commit() -> str | None:
 def write(report: Report, path: str | os.PathLike[str], complete: bool = True) -> None:
     """Write a report as JSON with a digest of itself; the file appears whole or not at all.
 
-    Not `complete` while cases are still to come: what is there already survives a job that ends
-    early.
+    The report is not `complete` while cases are left; finished cases survive a job that ends early.
     """
     report["complete"] = complete
     files.write(path, files.sealed(json.dumps({"digest": ""} | report, indent=1, allow_nan=False) + "\n"))

@@ -1,7 +1,7 @@
 """Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
 In every round each way is timed once, one after the other, in an order that is drawn: none has always the same one
-before it. A time is from a barrier to the end of the slowest rank, and what is told is the median.
+before it. A time is from a barrier to the end of the slowest rank, and the report has the median.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MAIN = {
     "spmv": ("product", "auto_s", "off_s"),
     "cg": ("iteration", "iteration_s", "plain_s"),
     "mgcg": ("solution", "solve_s", "setup_s"),
-}  # what is told: its name, its time, and the time beside it
+}  # what is reported: its name, its time, and the time beside it
 BESIDE = {"off_s": "not hidden", "plain_s": "not hidden", "setup_s": "set-up"}
 
 

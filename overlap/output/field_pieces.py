@@ -1,4 +1,4 @@
-"""How a field comes to the rank that writes it: in pieces, the slices of a pipeline."""
+"""Sending a field to the rank that writes it: in pieces, the slices of a pipeline."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..arrays import DistArray
 from ..arrays.distribution import overlapping, within
 from ..arrays.exchange import rounded
 from ..runtime import Pipeline, Runtime
-from .arguments import Stored
+from .problems import Stored
 
 PIECE_NBYTES = 2**22
-DEPTH = 4  # pieces on their way at once
+DEPTH = 4  # pieces in flight
 
 Box = tuple[slice, ...]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.storage import hdf5
+from ..arrays.hdf5_storage import hdf5
 from ..files import ErrorKeepingFile, replacing, unwritable
 from ..transactions import changing, undo
-from .arguments import MARK, STEP, TIME, Stored
-from .pieces import chunk_of
+from .field_pieces import chunk_of
+from .problems import MARK, STEP, TIME, Stored
 
 VERSION = 1
 _FORMAT = ("v110", "v110")  # readers since 2017; its superblock tells where the file ends

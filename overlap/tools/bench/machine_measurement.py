@@ -27,7 +27,7 @@ from ...runtime.scheduling.host import WakeEvent
 from ...runtime.threads.priority import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
-from ...timing.threads import ThreadScaling
+from ...timing.thread_scaling import ThreadScaling
 
 LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
 ROUNDS = 5
@@ -119,9 +119,8 @@ def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
 def _link(comm: MPI.Intracomm, burst_nbytes: int) -> tuple[float, float]:
     """Measure latency and bandwidth of exchanges.
 
-    Bandwidth is how the time of large ones grows. Latency is what else one takes that comes after a
-    pause, as between two steps of a program; the burst that a token bucket saved up has left by
-    then.
+    Bandwidth is how the time of large exchanges grows with their size. Latency is the rest of the time of an exchange
+    after a pause, as between two steps of a program; by then the token bucket has spent its saved credit.
     """
 
     def exchanges(nbytes: int, pause_s: float) -> float:

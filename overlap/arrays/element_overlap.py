@@ -17,7 +17,7 @@ def overlaps_itself(array: np.ndarray) -> bool:
         reach += stride * (length - 1)
     else:
         return False
-    # Strides that are not nested are rare, and can be without overlap all the same: look at every element.
+    # Strides that are not nested are rare, and may still not overlap: compare the places of all elements.
     starts = np.zeros(array.shape, np.int64)
     for axis, (stride, length) in enumerate(zip(array.strides, array.shape)):
         starts += (stride * np.arange(length)).reshape([-1 if axis == place else 1 for place in range(array.ndim)])

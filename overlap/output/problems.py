@@ -1,4 +1,4 @@
-"""What is wrong with what an `Output` is given, as text."""
+"""Checks of the arguments of an `Output`: each returns what is wrong as text, or None."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def stored_problem(field: DistArray, name: str, fields: Mapping[str, Stored], pa
     """Say what is wrong with an array to be filled with a field of a file, or None."""
     known = fields.get(name)
     if known is None or not known.shape:
-        return f"expected fields of {str(path)!r}, which has {told(fields)}, received {name!r}"
+        return f"expected fields of {str(path)!r}, which has {listed(fields)}, received {name!r}"
     if known.shape != field.global_shape or not np.can_cast(known.dtype, field.dtype, "same_kind"):
         return (
             f"expected {name!r} to be of global shape {known.shape} and a type that fits {known.dtype}, "
@@ -134,6 +134,6 @@ def series(steps: Sequence[int]) -> str:
     return f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
 
 
-def told(fields: Mapping[str, Stored]) -> str:
+def listed(fields: Mapping[str, Stored]) -> str:
     """Tell what is known of fields."""
     return ", ".join(f"{name} {shape} {np.dtype(dtype)}" for name, (shape, dtype) in fields.items())
