@@ -36,7 +36,7 @@ _GENERATIONS = 2
 
 
 class Restored(NamedTuple):
-    """What was saved last.
+    """The step and the fields of the last save.
 
     Attributes
     ----------
@@ -98,11 +98,11 @@ class Protected(CollectiveContext):
     Parameters
     ----------
     fields : DistArray, or sequence of them
-        All over the ranks of one runtime (arrays of its plans are), made with ``on_loss="raise"`` if it is to survive.
-        Every save reads them, so update them in place: ``w[...] = step(w)``.
+        All distributed over the ranks of one runtime, as arrays of its plans are; made with ``on_loss="raise"`` if it
+        is to survive. Every save reads them, so update them in place: ``w[...] = step(w)``.
     copies : int
-        How many other ranks keep each part, on other nodes where there are some. So many ranks may be lost at once. 0
-        keeps the own part alone, as the last rank that is left must.
+        How many other ranks keep each part, on other nodes if there are any. This many ranks may be lost at once. With
+        0 a rank keeps its own part alone, as the last rank that is left must.
 
     Raises
     ------
@@ -197,10 +197,10 @@ class Protected(CollectiveContext):
         self.wait()
 
     def start(self, step: int) -> None:
-        """Begin to save the fields as they are, and go on (collective).
+        """Begin to save the fields as they are, and return (collective).
 
-        They may be written to at once. What is sent travels while MPI is in other calls, those of pipelines for one.
-        The next `start` waits for its end.
+        You may write to them at once. Messages progress during other MPI calls, for instance those of pipelines. The
+        next `start` waits for its end.
 
         Parameters
         ----------
@@ -262,7 +262,7 @@ class Protected(CollectiveContext):
         runtime : Runtime
             A runtime of the ranks that are left, or of all.
         like : sequence of ArraySpec or DistArray, optional
-            What the fields shall be distributed like; by default evenly along the axes that were split.
+            The distribution of the restored fields; by default even along the axes that were split.
 
         Returns
         -------
@@ -274,7 +274,7 @@ class Protected(CollectiveContext):
         InputError
             On all ranks: nothing was saved, or `like` does not fit.
         DataLost
-            On all ranks: of every step some part is lost, as the rank is and all that have kept its copies.
+            On all ranks, if some part of every step is lost, with the rank and all ranks that kept its copies.
         RankLost
             Another rank was lost meanwhile. Restore again, with the next runtime.
         """
@@ -358,7 +358,7 @@ class Protected(CollectiveContext):
     # ---- the end -----------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Let go of what is kept (collective)."""
+        """Free the copies (collective)."""
         if self.freed:
             return
         self.freed = True

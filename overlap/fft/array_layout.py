@@ -43,16 +43,16 @@ class ArrayLayout:
         weighs as much as its ranks together. A share may be empty. ``"measure"`` takes the weights of the plan's
         tuning file, or measures them, as `FFT2.balance` does, when the plan is made.
     shares : dict, optional
-        How much exactly each rank has: ``{"real": {-2: (8, 8, 1)}, "spectrum": {-1: (6, 3, 0)}}`` names, for split axes
-        of the arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They
-        go before the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own, axes
-        are split in proportion to them. The record keeps them as tuples.
+        The exact lengths: ``{"real": {-2: (8, 8, 1)}, "spectrum": {-1: (6, 3, 0)}}`` names, for split axes of the
+        arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They go
+        before the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own, axes are
+        split in proportion to the shares. The record keeps the shares as tuples.
     modes : tuple of int, optional
-        How many modes of each transformed axis the spectrum keeps; all by default. Of m these are, in `numpy.fft`'s
+        How many modes of each transformed axis the spectrum keeps; all by default. The m modes are, in `numpy.fft`'s
         order, those of m points: 0, 1, ... and ..., -2, -1, at most (m - 1) // 2 in magnitude; 0 to (m - 1) // 2 along
-        the axis of half a spectrum. The Nyquist mode of an even m has no partner, and is zero. The others are computed
-        no further than along the first axis that drops them, and never sent; `backward` takes them for zeros. Values
-        are those of the transform of all points.
+        the axis of half a spectrum. The Nyquist mode of an even m has no partner, and is zero. The other modes are
+        dropped after the FFTs along the first axis that drops them, and never sent; `backward` treats them as zeros.
+        Values are those of the transform of all points.
 
     Examples
     --------

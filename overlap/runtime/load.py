@@ -20,7 +20,7 @@ class Load:
     ----------
     calls : int
     wall_s : float
-        Time of these calls, from the moment when all ranks have come to them.
+        Time of these calls, from the moment at which all ranks have made them.
     computing_s : float
         Time in steps of slices, of all threads together.
     threads_s : float

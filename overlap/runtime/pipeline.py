@@ -144,16 +144,15 @@ class Pipeline(Uncopied):
         InputError
             Before anything ran, on all ranks.
         RankError
-            Before anything ran, on all ranks: one of them could not read its slices, or make the
-            slots' buffers.
+            Before anything ran, on all ranks: a rank could not read its slices, or make the slots' buffers.
         SliceError
             A slice failed on some rank; the same on all ranks. The runtime is usable again.
 
         Notes
         -----
-        What a signal handler raises meanwhile (Ctrl-C) fails the slices like any other exception. It
-        is raised itself on the rank that received the signal when all ranks have come to the end.
-        The deadline does not cover the wait for ranks that have not come yet; see `Runtime`.
+        What a signal handler raises meanwhile (Ctrl-C) fails the slices like any other exception. The rank that
+        received the signal raises the exception itself when all ranks have ended the call. The deadline does not cover
+        the wait for ranks that have not made the call yet; see `Runtime`.
         """
         runner = self._runner
         coordinator = runner.coordinator

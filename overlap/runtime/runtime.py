@@ -76,9 +76,9 @@ class Runtime(Resource):
         gets it as soon as it wakes.
     on_loss : {None, "raise"}
         What happens when a rank's process ends in the middle of the job. By default the launcher ends the job, or the
-        deadline does. ``"raise"``: the other ranks raise `RankLost` in what they are doing here, or in their next call,
-        and can go on (`shrink`). For that MPI must have been started with fault tolerance. A runtime of a communicator
-        of such a runtime (``rt.comm.source``) is like that one.
+        deadline does. ``"raise"``: the other ranks raise `RankLost` in their current or their next call, and can go on
+        (`shrink`). MPI must have been started with fault tolerance. A runtime of a communicator of such a runtime
+        (``rt.comm.source``) is like that one.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Runtime(Resource):
     ThreadLevelError
         When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
     RankLost
-        On the other ranks, when one is lost meanwhile, with ``on_loss="raise"``.
+        On the other ranks, if a rank is lost meanwhile, with ``on_loss="raise"``.
 
     Examples
     --------
@@ -281,7 +281,7 @@ class Runtime(Resource):
     def shrink(self) -> Runtime:
         """Make a runtime of the ranks that are left, with the same options (collective over them).
 
-        This one can only be closed. What was made of it is to be made anew: plans by ``plan.on(...)``.
+        This runtime can only be closed. Make its objects anew: plans by ``plan.on(...)``.
 
         Raises
         ------
@@ -298,7 +298,7 @@ class Runtime(Resource):
         return found
 
     def detecting_losses(self, what: str) -> DetectingLoss:
-        """Raise `RankLost` where calls of your own, on ``plan.comm``, fail because a rank is lost: a ``with`` block.
+        """Raise `RankLost` in a ``with`` block if calls of your own, on ``plan.comm``, fail because a rank is lost.
 
         Parameters
         ----------
@@ -308,14 +308,14 @@ class Runtime(Resource):
         return DetectingLoss(self.coordinator.guard, what)
 
     def pause(self) -> None:
-        """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
+        """Restore the thread pools until `resume`; idle threads stay, and `close` is not needed meanwhile (local)."""
         with held_signals():
             self.coordinator.check_idle()
             self.coordinator.paused = True
             self._pools.close()
 
     def resume(self, deadline_s: float | None) -> None:
-        """Be in use again after `pause`, with this deadline (local).
+        """Put the runtime to use again after `pause`, with this deadline (local).
 
         Parameters
         ----------
@@ -357,8 +357,8 @@ class Runtime(Resource):
         """Make collectives by remote writes that slice programs await (collective).
 
         ``await fast.Allreduce(a, b)``, or ``total = await fast.allreduce(x)``: names and arguments of
-        `overlap.collectives.Collectives`, in the issue order like MPI's. They are for short messages that are not to be
-        hidden: the thread that talks to MPI waits for the other ranks in every way to wait.
+        `overlap.collectives.Collectives`, in the issue order like MPI's. They are for short messages and are never
+        hidden: the thread that talks to MPI waits for the other ranks, whatever `wait` is.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ class IC0(Preconditioner):
     M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, of
     blocks where the matrix has blocks. Rows of one colour depend on rows of other colours alone, so that they can be
     computed in any order; with few colours the factors are a worse approximation. Columns of other ranks are left out
-    (block Jacobi over the ranks): `AdditiveSchwarz` brings back what they do.
+    (block Jacobi over the ranks); `AdditiveSchwarz` takes them into account.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class Multigrid(Preconditioner):
         Symmetric and positive definite, of numbers; rows are the cells of the blocks, in C order, rank after rank: one
         of `diffusion`, or a `Matrix.from_stencil` with ``Blocks(shape, (ranks, 1, 1))``.
     blocks : Blocks
-        They have three axes and equal sizes, even as far as levels are computed by all ranks.
+        They have three axes and equal sizes, which are even on all levels that all ranks compute.
     smoother : callable
         Makes the preconditioner of a level of its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a
         function that calls one of them.

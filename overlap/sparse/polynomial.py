@@ -24,7 +24,7 @@ class Chebyshev(Preconditioner):
     A : Matrix
         One of numbers, Hermitian and positive definite.
     degree : int
-        Steps; a product each but for the first one.
+        Steps; each but the first takes a product.
     ratio : float
         Upper over lower end of the interval, > 1.
 

@@ -97,12 +97,12 @@ class Preconditioner(CollectiveContext):
         return self._matrix.halo.coordinator.notify(error)
 
     def free(self) -> None:
-        """Free what it has made beside the matrix (collective); later calls raise `ClosedError`."""
+        """Free the preconditioner, but not its matrix (collective); later calls raise `ClosedError`."""
         self.freed = True
 
 
 class Jacobi(Preconditioner):
-    """Divide by the diagonal (collective to make); of blocks, by the diagonals of the diagonal blocks.
+    """Divide by the diagonal (collective to make); for blocks, by the diagonals of the diagonal blocks.
 
     Parameters
     ----------

@@ -20,24 +20,24 @@ Local = Callable[[Matrix], Preconditioner]
 
 
 class AdditiveSchwarz(Preconditioner):
-    """Solve on a subdomain of each rank, add up, correct what that leaves (collective to make; `free` it).
+    """Solve on a subdomain of each rank, add up, and correct by the residual (collective to make; `free` it).
 
     A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in
     the graph of A. With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T
     B_i R_i W over the ranks, symmetric if all B_i are; W divides each row by the root of the number of subdomains that
     it is in. The result is z = B r and then, `corrections` times, z += B (r - A z).
 
-    Without overlap one correction lets ranks see each other (additive Schwarz domain decomposition); for a matrix
-    without positive entries beside the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add
-    to the same rows, and a correction may make the result indefinite.
+    Without overlap one correction couples the ranks (additive Schwarz domain decomposition); for a matrix without
+    positive entries beside the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add to the
+    same rows, and a correction may make the result indefinite.
 
     Parameters
     ----------
     A : Matrix
         With a symmetric pattern where there is overlap.
     local : callable
-        Makes the preconditioner of a subdomain of a `Matrix`: `IC0` by default. Without overlap that is A, of which it
-        must see the rows and columns of a rank alone; with it, the matrix of the subdomain, on one rank.
+        Makes the preconditioner of a subdomain of a `Matrix`: `IC0` by default. Without overlap it receives A, and must
+        use the rows and columns of one rank alone; with overlap it receives the matrix of the subdomain, on one rank.
     corrections : int, optional
         1 without overlap and 0 with it by default.
     overlap : int

@@ -120,7 +120,7 @@ def parse_rate(text: object) -> float:
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Say why shaped links cannot be made here.
+    """Return why shaped links cannot be made here, or None.
 
     It makes a pair of linked hosts in a child process and discards them. The answer is kept: None if links work.
 

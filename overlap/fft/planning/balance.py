@@ -25,19 +25,19 @@ KEPT_GAIN = 1.02  # what new shares must show, or the plan goes back
 
 @dataclass(frozen=True)
 class Balance:
-    """What balancing found; alike on all ranks, but for the arrays.
+    """The result of balancing; the same on all ranks, except for the arrays.
 
     Attributes
     ----------
     speeds : tuple of float
-        All ranks' speeds, where the fastest one's is 1.
+        All ranks' speeds, in units of the fastest one's.
     weights : tuple of int or None
         The plan's from now on; None where shares are even.
     changed : bool
     gain : float
         Time of the plan's transforms before over that after, on arrays of zeros; 1 where nothing changed.
     arrays : tuple of DistArray
-        Those that were given, distributed as the plan now has it.
+        The arrays that were passed, in the plan's new distribution.
 
     Examples
     --------

@@ -136,9 +136,9 @@ class Trial:
     seconds_per_slice : float
         Measured (median).
     model_s : float or None
-        As the model had it, per slice, where it was asked.
+        The model's time per slice, if there is one.
     spread : float or None
-        Range of the measured times over their median, where several were measured.
+        Range of the measured times over their median, if several were measured.
 
     Examples
     --------

@@ -32,7 +32,7 @@ def _number(
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the simulation knows of a machine; times in seconds, sizes in bytes.
+    """A machine as the simulation describes it; times in seconds, sizes in bytes.
 
     `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much
     faster several threads of a rank compute.
@@ -54,7 +54,7 @@ class Machine:
     burst_nbytes : float
         Bytes that an idle link lets through at once (token bucket).
     eager_nbytes : float
-        Largest message that leaves before its receiver is there.
+        Largest message that is sent before its receiver is ready.
     ranks_per_node : int
         Ranks that share a network card.
     operation_s, poll_s : float
@@ -109,7 +109,7 @@ class Machine:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Machine:
-        """Read a machine from a file that `write` wrote, or a person.
+        """Read a machine from a file, written by `write` or by hand.
 
         Parameters
         ----------

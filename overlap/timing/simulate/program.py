@@ -107,7 +107,7 @@ class Program:
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
     def scaled(self, factor: float) -> Program:
-        """Return the same exchanges, with computing that takes so many times as long.
+        """Return the same exchanges, with computing that takes `factor` times as long.
 
         Parameters
         ----------

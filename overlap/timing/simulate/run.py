@@ -63,7 +63,7 @@ def simulate(
     Raises
     ------
     InputError
-        There is not one program per rank, or they differ in their exchanges.
+        There is not one program per rank, or the programs differ in their exchanges.
 
     Examples
     --------
