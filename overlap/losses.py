@@ -205,9 +205,7 @@ class DetectingLoss:
 
     def __enter__(self) -> None:
         if self._guard is not None and self._guard.lost is not None:
-            raise ClosedError(
-                f"expected ranks that are all there for {self._what}, received a loss: {self._guard.lost}"
-            )
+            raise ClosedError(f"expected all ranks to be alive for {self._what}, received a loss: {self._guard.lost}")
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._guard is not None and error is not None:

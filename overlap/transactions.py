@@ -160,7 +160,7 @@ def undo(path: str | os.PathLike[str]) -> bool:
     content = beside.read_bytes()
     digest, content = content[:32], content[32:]
     if digest != hashlib.sha256(content).digest():
-        raise OSError(f"{beside} is damaged: it cannot be told what {target.name} was")
+        raise OSError(f"{beside} is damaged: the earlier content of {target.name} cannot be restored")
     end, count = np.frombuffer(content[:16], np.int64)
     at = 16 + 16 * int(count)
     with open(target, "r+b") as file, _locked(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):

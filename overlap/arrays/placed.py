@@ -54,7 +54,7 @@ class PlacedArray(np.ndarray):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "strides", "dtype"):
-            raise InputError(f"expected the {name} of a DistArray to stay, received {value!r}: reshape, view or astype")
+            raise InputError(f"expected no new {name} of a DistArray, received {value!r}: use reshape, view or astype")
         if name == "comm" and not (value is None or is_communicator(value)):
             raise InputError(f"expected comm to be an mpi4py.MPI.Comm or None, received {value!r}")
         super().__setattr__(name, value)

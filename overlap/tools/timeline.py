@@ -310,7 +310,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
         )
     if not files.is_sealed(content, document["otherData"].get("digest")):
         raise InputError(
-            f"cannot read the trace {os.fspath(path)!r}: the file is damaged: its content does not have its digest"
+            f"cannot read the trace {os.fspath(path)!r}: the file is damaged: its content does not match its digest"
         )
     try:
         threads = {

@@ -142,7 +142,7 @@ def changed(path):
         (first_version, "received schema 1"),
         (other_json, "received other JSON"),
         (without_machine, "without machine"),
-        (changed, "does not have its digest"),
+        (changed, "does not match its digest"),
         (without_cases, "received none"),
         (lambda path: None, "No such file"),
     ],

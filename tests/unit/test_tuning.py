@@ -109,8 +109,8 @@ def test_every_shorter_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "content, words",
     [
-        ([], "which is none"),
-        ({"format": "overlap-report-1", "cases": []}, "which is none"),
+        ([], "which is no tuning file"),
+        ({"format": "overlap-report-1", "cases": []}, "which is no tuning file"),
         ({"format": store.FORMAT}, "version 2"),
         ({"format": store.FORMAT, "version": 1, "entries": []}, "of version 1; tune anew"),
         ({"format": store.FORMAT, "version": 3, "entries": []}, "version 3"),

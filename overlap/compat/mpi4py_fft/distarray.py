@@ -391,7 +391,7 @@ def _checked_shape(global_shape: Any, rank: Any) -> tuple[tuple[int, ...], int]:
         shape, count = (), -1
     if not 0 <= count <= len(shape) or min(shape, default=0) < 0:
         raise InputError(
-            "expected a global shape, of lengths, and as rank how many of its axes are those of a tensor, received "
+            "expected a global shape of lengths, and a rank that counts its axes of tensor components, received "
             f"{repr_of(global_shape):.200} and {repr_of(rank):.200}"
         )
     return shape, count

@@ -30,7 +30,7 @@ def stand_in() -> None:
     found = sys.modules.setdefault(NAME, package)
     if found is not package:
         raise InputError(
-            f"expected a call before anything imports {NAME}, received one after it has come from {found.__file__}"
+            f"expected a call before anything imports {NAME}, received one after the import of {found.__file__}"
         )
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         sys.modules[NAME + module.name.removeprefix(package.__name__)] = import_module(module.name)

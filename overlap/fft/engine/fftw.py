@@ -144,7 +144,7 @@ def fftw_of(dtype: DTypeLike) -> Precision:
     """FFTW in the precision of `dtype`."""
     found = precision(complex_of(dtype).char)
     if found is None:
-        raise ImportError(f"expected FFTW as pyfftw uses it to transform {np.dtype(dtype)}, found that it does not")
+        raise ImportError(f"expected an FFTW that transforms {np.dtype(dtype)}, received one without that precision")
     return found
 
 

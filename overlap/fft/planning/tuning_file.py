@@ -71,10 +71,10 @@ def read(path: str) -> list[dict]:
         content = json.loads(data.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"expected a whole tuning file, received {path!r}, which was cut off or is none: {error}"
+            f"expected a whole tuning file, received {path!r}, which was cut off or is no tuning file: {error}"
         ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which is none")
+        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which is no tuning file")
     if content.get("version") != VERSION:
         raise InputError(
             f"expected a tuning file of version {VERSION}, received {path!r} of "
@@ -82,10 +82,10 @@ def read(path: str) -> list[dict]:
         )
     entries, digest = content.get("entries"), content.get("digest")
     if not isinstance(entries, list):
-        raise InputError(f"expected a list of entries, received {path!r}, which has none")
+        raise InputError(f"expected a list of entries in {path!r}, received none")
     if not files.is_sealed(data, digest):
         raise InputError(
-            f"expected a tuning file as it was written, received {path!r}, whose content does not have its digest"
+            f"expected a tuning file as it was written, received {path!r}, whose content does not match its digest"
         )
     for entry in entries:
         if problem := _problem(entry):

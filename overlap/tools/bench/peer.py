@@ -126,7 +126,7 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials:
         if candidate is not None:
             candidate.close()
     if best is None:
-        raise RuntimeError("mpi4py-fft plans nothing here:\n" + "\n".join(refusals))
+        raise RuntimeError("mpi4py-fft can plan no transform here:\n" + "\n".join(refusals))
     _check(comm, best, case.global_shape)
     return best
 

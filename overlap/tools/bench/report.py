@@ -131,7 +131,7 @@ def read(path: str | os.PathLike[str]) -> Report:
             "again, or use the version of overlap that wrote it"
         )
     if not files.is_sealed(data, content.pop("digest", None)):
-        raise InputError(f"{path}: {expected}, as it was written; received one whose content does not have its digest")
+        raise InputError(f"{path}: {expected}, as it was written; received one whose content does not match its digest")
     if missing := {"cases", "machine", "complete"} - set(content):
         raise InputError(f"{path}: {expected}; received one without {', '.join(sorted(missing))}")
     return content

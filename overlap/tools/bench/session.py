@@ -72,7 +72,7 @@ def run_spec(
     if status == launch.DEADLINE_PASSED:
         raise CommandError(f"the ranks did not end within {deadline_s or launch.DEADLINE_S} s and were ended")
     if status:
-        raise CommandError(f"the ranks ended with status {status}; what they said is above")
+        raise CommandError(f"the ranks ended with status {status}; their output is above")
 
 
 def environment(ranks: int) -> dict[str, Any] | None:
