@@ -124,7 +124,8 @@ class Tuning(Known):
                 with self.planning() as accepted:
                     if not accepted:
                         raise InputError(
-                            f"expected wisdom that FFTW {local.fftw_version()} accepts, received other wisdom in {path!r}"
+                            f"expected wisdom that FFTW {local.fftw_version()} accepts, "
+                            f"received other wisdom in {path!r}"
                         )
                 self.grid = self._grid_of(self._entry)
 
