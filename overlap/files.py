@@ -49,7 +49,7 @@ def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new, empty file beside `path` to write to; it takes the place of `path` at the end.
+    """Return a new, empty file beside `path` to write to; it takes the place of `path` at the end.
 
     Whoever reads `path` finds the old content or the new one, also after a crash or on a full disk.
     The file beside it has a name that nobody can predict, and is gone if writing it fails. A link
@@ -165,7 +165,7 @@ def sealed(text: str) -> str:
 
 
 def is_sealed(content: bytes, digest: object) -> bool:
-    """Tell whether a file's content is what `sealed` made, given the digest that was read from it.
+    """Return whether a file's content is what `sealed` made, given the digest that was read from it.
 
     It finds damage, not malice: whoever changes the file can give it another digest.
     """
@@ -193,7 +193,7 @@ def unwritable(path: str | os.PathLike[str]) -> str | None:
 
 
 def final_target(path: str | os.PathLike[str]) -> Path:
-    """Tell where a file is, or will be, at the end of all links."""
+    """Return where a file is, or will be, at the end of all links."""
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # what is left where links lead in a circle

@@ -254,7 +254,7 @@ def _at_exit() -> None:
 
 
 def tolerates() -> bool | None:
-    """Tell whether MPI was started with fault tolerance; None: it has none."""
+    """Return whether MPI was started with fault tolerance; None: it has none."""
     try:
         return bool(ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_ftmpi_enabled").value)
     except (OSError, ValueError):
@@ -262,7 +262,7 @@ def tolerates() -> bool | None:
 
 
 def tolerance_problem() -> str | None:
-    """Say what is to be done for ranks to survive the loss of another one; None if they do."""
+    """Return what the user must do so that ranks survive the loss of another rank; None if they do survive."""
     if tolerates():
         return None
     library = MPI.Get_library_version().split(",")[0].split("\n")[0]

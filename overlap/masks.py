@@ -10,7 +10,7 @@ from .errors import InputError
 
 
 def mask_problem(**arrays: Any) -> str | None:
-    """Say what is wrong with the first of some arguments that is a masked array; None if none is."""
+    """Return what is wrong with the first of some arguments that is a masked array; None if none is."""
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             return f"expected {name} to be an array without a mask, received a masked array"

@@ -242,7 +242,7 @@ class Protected(CollectiveContext):
             self._requests = []
 
     def _changed(self) -> str | None:
-        """Say which field is not as it was, or None."""
+        """Return which field is not as it was, or None."""
         mine = self._places[self._coordinator.rank]
         for number, (field, place, dtype) in enumerate(zip(self._fields, mine, self._dtypes)):
             if field.distribution != place or field.dtype != dtype:

@@ -119,7 +119,7 @@ class ChangingFile(ErrorKeepingFile):
 
 @contextmanager
 def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
-    """Give a file to change: all changes are made when the block ends, or none of them.
+    """Return a file to change: all changes are made when the block ends, or none of them.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class Distribution:
         )
 
     def agrees_with(self, other: Distribution) -> bool:
-        """Tell whether arrays of both can be combined element by element, broadcast along whole axes of length 1."""
+        """Return whether arrays of both can be combined element by element, broadcast along whole axes of length 1."""
         for own_axis, others in zip(self._from_the_end(), other._from_the_end()):
             if own_axis != others and (1, False) not in (own_axis[:2], others[:2]):
                 return False
@@ -174,7 +174,7 @@ class Placed(Protocol):
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Tell where this rank's part lies."""
+        """Return where this rank's part lies."""
 
 
 def part_of(

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def overlaps_itself(array: np.ndarray) -> bool:
-    """Tell whether some elements of an array share memory with others of it, as those of a broadcast one do."""
+    """Return whether some elements of an array share memory with others of it, as those of a broadcast one do."""
     if array.flags.c_contiguous or array.size == 0:
         return False
     steps = sorted((abs(stride), length) for stride, length in zip(array.strides, array.shape) if length > 1)

@@ -25,7 +25,7 @@ def _type_of(dtype: np.dtype) -> Any:
 
 
 def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
-    """Say what is wrong with a way to exchange arrays of a dtype, or None."""
+    """Return what is wrong with a way to exchange arrays of a dtype, or None."""
     if not isinstance(exchange, str | None) or exchange not in EXCHANGES:
         return f"expected exchange to be one of {EXCHANGES}, received {repr_of(exchange)}"
     if exchange is not None and np.dtype(dtype) not in (np.float64, np.complex128):

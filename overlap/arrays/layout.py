@@ -78,7 +78,7 @@ class Layout:
         ]
 
     def local_slice(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[slice, ...]:
-        """Tell where the rank's part lies in a global array of `shape`."""
+        """Return where the rank's part lies in a global array of `shape`."""
         return tuple(
             self.parts(shape, axis)[0 if dimension is None else coordinates[dimension]]
             for axis, dimension in enumerate(self.splits)
@@ -105,7 +105,7 @@ def box_shape(box: Box) -> tuple[int, ...]:
 
 
 def contiguous(box: Box, shape: Sequence[int]) -> bool:
-    """Tell whether a box lies in one piece in a C-contiguous array of `shape`."""
+    """Return whether a box lies in one piece in a C-contiguous array of `shape`."""
     if 0 in box_shape(box):
         return True
     partial = False

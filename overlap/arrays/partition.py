@@ -40,7 +40,7 @@ def length_of(part: slice) -> int:
 
 
 def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
-    """Tell where the Fourier modes of a grid lie on a finer (or the same) grid.
+    """Return where the Fourier modes of a grid lie on a finer (or the same) grid.
 
     Parameters
     ----------

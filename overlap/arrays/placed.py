@@ -77,7 +77,7 @@ class PlacedArray(np.ndarray):
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Tell where the local part lies in the global array."""
+        """Return where the local part lies in the global array."""
         return self._where.local_slice
 
     @property

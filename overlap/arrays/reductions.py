@@ -111,7 +111,7 @@ def _combined(
 
 
 def _problem(local: Array) -> str | None:
-    """Say why an array cannot be reduced, or None."""
+    """Return why an array cannot be reduced, or None."""
     return f"expected an array of numbers, received {local.dtype}" if local.dtype.kind in "OSUV" else None
 
 

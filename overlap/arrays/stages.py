@@ -31,7 +31,7 @@ class StageAxes:
     along: int
 
     def in_words(self, names: Sequence[str]) -> str:
-        """Say what is done, in order, with the axes by their names."""
+        """Return the operations in order, with the names of their axes."""
         exchange = (
             []
             if self.transpose is None
@@ -47,7 +47,7 @@ def axis_names(dimensions: int) -> tuple[str, ...]:
 
 
 def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Say what is done with some axes, in their order; nothing where there are none."""
+    """Return the operations along some axes, in order; an empty result without axes."""
     return ["FFTs along " + " and ".join(names[axis] for axis in axes)] if axes else []
 
 

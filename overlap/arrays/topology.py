@@ -9,17 +9,17 @@ from mpi4py import MPI
 
 
 def is_communicator(value: Any) -> bool:
-    """Tell whether something is one of mpi4py's communicators."""
+    """Return whether something is one of mpi4py's communicators."""
     return isinstance(value, MPI.Comm)
 
 
 def is_freed(comm: MPI.Comm) -> bool:
-    """Tell whether a communicator has been freed."""
+    """Return whether a communicator has been freed."""
     return comm == MPI.COMM_NULL
 
 
 def same_ranks(first: Any, second: Any) -> bool:
-    """Tell whether two communicators have the same ranks, in the same order (local).
+    """Return whether two communicators have the same ranks, in the same order (local).
 
     Nothing else than a communicator has the ranks of one, nor has one that was freed.
     """

@@ -174,7 +174,7 @@ def strides_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbytes: int) -> Iterator[Loops]:
-    """Tell what rows have to visit of a box of items, with strides in two arrays: of four axes each.
+    """Yield the rows of a box of items that are copied, with strides in two arrays, as four axes each.
 
     Yields
     ------

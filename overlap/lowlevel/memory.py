@@ -252,7 +252,7 @@ def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
 
 
 def address_of(array: np.ndarray) -> int:
-    """Tell where an array's first item is, in Python and in compiled code."""
+    """Return where an array's first item is, in Python and in compiled code."""
     try:
         address: int = MPI.Get_address(array)  # a tenth of the time that NumPy's interface takes
     except BufferError:  # the array is not contiguous

@@ -59,7 +59,7 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
 
 
 def unusable(node: MPI.Intracomm) -> str | None:
-    """Say why ranks of a node cannot write to each other's memory; None if they can. Collective over the node."""
+    """Return why ranks of a node cannot write to each other's memory; None if they can. Collective over the node."""
     try:
         segments(node, 1, [0])
     except RankError as error:

@@ -54,7 +54,7 @@ def created(
     attrs: Mapping[str, Any],
     exchange: str | None,
 ) -> Iterator[Any]:
-    """Give a new file, with data sets and without steps; it takes the place of an old one when the block ends."""
+    """Return a new file, with data sets and without steps; it takes the place of an old one when the block ends."""
     undo(path)  # what is left beside an old file would spoil the new one
     with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
         with hdf5().File(disk, "w", libver=_FORMAT) as file:
@@ -84,7 +84,7 @@ def created(
 
 @contextmanager
 def changed(path: Path) -> Iterator[Any]:
-    """Give the file, whose changes are made when the block ends."""
+    """Return the file, whose changes are made when the block ends."""
     undo(path)
     with changing(path) as disk, hdf5().File(disk, "r+", libver=_FORMAT) as file:
         yield file

@@ -234,7 +234,7 @@ class Output(Resource):
             self.fields = like
 
     def _writing_problem(self, fields: Any, step: Any, time: Any) -> str | None:
-        """Say what is wrong with a step to write, or None."""
+        """Return what is wrong with a step to write, or None."""
         problem = (
             self._mode_problem()
             or problems.step_problem(step)
@@ -256,7 +256,7 @@ class Output(Resource):
         return None
 
     def _like(self, fields: Mapping[str, Any]) -> dict[str, Stored]:
-        """Tell how fields are stored."""
+        """Return how fields are stored."""
         stored = {}
         for name, value in fields.items():
             dtype, shape = np.asarray(value).dtype, value.global_shape if isinstance(value, DistArray) else ()
@@ -361,7 +361,7 @@ class Output(Resource):
         return values
 
     def _reading_problem(self, fields: Any, step: Any) -> str | None:
-        """Say what is wrong with fields to read, or None."""
+        """Return what is wrong with fields to read, or None."""
         problem = problems.fields_problem(fields, self.runtime.comm.source, False)
         if problem is None and step is not None:
             problem = problems.step_problem(step)

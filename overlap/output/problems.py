@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 def opening_problem(path: Any, mode: Any, attrs: Any, dims: Any, coords: Any) -> str | None:
-    """Say what is wrong with the arguments of an `Output`, or None."""
+    """Return what is wrong with the arguments of an `Output`, or None."""
     if not isinstance(path, str | os.PathLike):
         return f"expected a file's name, received {repr_of(path):.200}"
     if not isinstance(mode, str) or mode not in MODES:
@@ -65,7 +65,7 @@ def opening_problem(path: Any, mode: Any, attrs: Any, dims: Any, coords: Any) ->
 
 
 def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
-    """Say what is wrong with fields by name, or None; there may be `numbers` among them."""
+    """Return what is wrong with fields by name, or None; there may be `numbers` among them."""
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
         return f"expected fields by name, {{'u': u}}, received {repr_of(fields):.200}"
     for name, value in fields.items():
@@ -81,7 +81,7 @@ def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
 def layout_problem(
     like: Mapping[str, Stored], axes_of: Callable[[str, tuple[int, ...]], Mapping[str, np.ndarray]]
 ) -> str | None:
-    """Say what is wrong with the names of fields and axes of a new file, or None."""
+    """Return what is wrong with the names of fields and axes of a new file, or None."""
     if not like or {TIME, STEP} & like.keys():
         return f"expected fields with other names than {TIME!r} and {STEP!r}, received {list(like)}"
     lengths: dict[str, int] = {}
@@ -97,7 +97,7 @@ def layout_problem(
 
 
 def stored_problem(field: DistArray, name: str, fields: Mapping[str, Stored], path: Any) -> str | None:
-    """Say what is wrong with an array to be filled with a field of a file, or None."""
+    """Return what is wrong with an array to be filled with a field of a file, or None."""
     known = fields.get(name)
     if known is None or not known.shape:
         return f"expected fields of {str(path)!r}, which has {listed(fields)}, received {name!r}"
@@ -110,13 +110,13 @@ def stored_problem(field: DistArray, name: str, fields: Mapping[str, Stored], pa
 
 
 def time_problem(time: Any) -> str | None:
-    """Say what is wrong with a time, or None."""
+    """Return what is wrong with a time, or None."""
     good = isinstance(time, Real) and isfinite(time)
     return None if good else f"expected time to be a finite number, received {repr_of(time)}"
 
 
 def step_problem(step: Any) -> str | None:
-    """Say what is wrong with the number of a step, or None."""
+    """Return what is wrong with the number of a step, or None."""
     try:
         good = not isinstance(step, bool) and -(2**63) <= as_integer(step) < 2**63
     except Exception:
@@ -130,10 +130,10 @@ def shown(value: Any) -> Any:
 
 
 def series(steps: Sequence[int]) -> str:
-    """Tell which steps there are."""
+    """Return which steps there are."""
     return f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
 
 
 def listed(fields: Mapping[str, Stored]) -> str:
-    """Tell what is known of fields."""
+    """Return what is known of fields."""
     return ", ".join(f"{name} {shape} {np.dtype(dtype)}" for name, (shape, dtype) in fields.items())

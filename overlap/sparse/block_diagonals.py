@@ -136,7 +136,7 @@ def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: 
         count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
 
         def place(target: Any) -> Any:
-            """Tell where eight rows of the result stand."""
+            """Return where eight rows of the result stand."""
             inside = builder.icmp_signed("<=", builder.add(target, word(LANES)), end)
             beyond = builder.add(builder.sub(target, end), word(LANES - 1))
             return builder.select(inside, group.rows(y_at, target), group.rows(sums_at, beyond))

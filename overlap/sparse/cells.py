@@ -136,7 +136,7 @@ def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
 
 
 def numbers_of(places: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Give the numbers, block after block, of cells at places in the grid, (axes, cells)."""
+    """Return the numbers, block after block, of cells at places in the grid, (axes, cells)."""
     block = equal_block(blocks)
     steps = np.array([prod(blocks.grid[:axis]) for axis in range(len(block))])
     owner, local = np.divmod(places, np.array(block)[:, None])

@@ -80,7 +80,7 @@ def _levels(starts: Any, columns: Any) -> Any:
 
 @njit
 def _proper(starts: Any, columns: Any, colour: Any) -> Any:
-    """Tell whether no two neighbours have the same colour."""
+    """Return whether no two neighbours have the same colour."""
     for row in range(len(starts) - 1):
         for entry in range(starts[row], starts[row + 1]):
             if columns[entry] != row and colour[columns[entry]] == colour[row]:

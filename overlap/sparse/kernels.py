@@ -143,7 +143,7 @@ def row_sums(starts: Any, values: Any, sums: Any) -> None:
 
 @njit
 def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
-    """Tell where the rows of the part of a rank's own columns begin, in the order of storage."""
+    """Return where the rows of the part of a rank's own columns begin, in the order of storage."""
     count = len(order)
     own_starts = np.zeros(count + 1, np.int64)
     for place in range(count):

@@ -334,7 +334,7 @@ def _check_curvature(curvature: float, iteration: int) -> None:
 
 
 def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray) -> bool:
-    """Tell whether p.Ap is no further from 0 than rounding errors may move it, by the norm of A as r shows it."""
+    """Return whether p.Ap is no further from 0 than rounding errors may move it, by the norm of A as r shows it."""
     square = system.dots((p, p))[0].real
     product = _product(system, r)  # in the memory of p
     squares = system.dots((product, product), (r, r)).real
@@ -343,7 +343,7 @@ def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray)
 
 
 def _only_rounded(system: System, p: np.ndarray, r: np.ndarray, iteration: int) -> bool:
-    """Tell whether a recursion says that p.Ap is not positive for rounding errors alone: they leave nothing to gain.
+    """Return whether a recursion finds p.Ap not positive because of rounding errors alone: nothing is left to gain.
 
     Refuse the matrix otherwise.
     """

@@ -60,7 +60,7 @@ def last_switch(blocks: Blocks) -> int:
 
 
 def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
-    """Give the cells of each level and who has them.
+    """Return the cells of each level and who has them.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
 
 
 def _shapes(blocks: Blocks) -> Any:
-    """Give the grid of each level; of several ranks there are two at least."""
+    """Return the grid of each level; of several ranks there are two at least."""
     sizes = [blocks.shape]
     while (prod(sizes[-1]) > ENOUGH or len(sizes) == 1 < blocks.size) and all(length % 2 == 0 for length in sizes[-1]):
         sizes.append(tuple(length // 2 for length in sizes[-1]))

@@ -295,7 +295,7 @@ class Matrix(CollectiveContext):
             return converted
 
     def in_type(self, dtype: np.dtype) -> Self:
-        """Give this matrix, or the one in another type that is kept for products with such vectors. Collective."""
+        """Return this matrix, or the one in another type that is kept for products with such vectors. Collective."""
         if dtype == self.dtype:
             return self
         if dtype not in self._others:
@@ -334,7 +334,7 @@ class Matrix(CollectiveContext):
         return A.outward(product)
 
     def agreed(self, x: Any, call: str) -> np.ndarray:
-        """Give a vector of the user's in the common type of it and the matrix. Collective.
+        """Return a vector of the user's in the common type of it and the matrix. Collective.
 
         Raises
         ------
@@ -434,7 +434,7 @@ class Matrix(CollectiveContext):
     # ---- vectors -----------------------------------------------------------------------------
 
     def vector(self, fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Give a vector with places for other ranks' entries, and the own part of it, in the order of storage.
+        """Return a vector with places for other ranks' entries, and the own part of it, in the order of storage.
 
         Collective where it is `fresh`; otherwise the one that ``A @ x`` uses.
         """
@@ -459,11 +459,11 @@ class Matrix(CollectiveContext):
         self._spare.append(extended)
 
     def own_of(self, extended: np.ndarray) -> np.ndarray:
-        """Give the own part of a vector with places for other ranks' entries, in the order of storage."""
+        """Return the own part of a vector with places for other ranks' entries, in the order of storage."""
         return extended[self._own]
 
     def inward(self, x: Any) -> np.ndarray:
-        """Give a vector of the user's in the order of storage; an `InputError`, on this rank, if it does not fit."""
+        """Return a vector of the user's in the order of storage; an `InputError`, on this rank, if it does not fit."""
         self.check_open()
         masked, x = mask_problem(x=x), np.asarray(x)
         if problem := masked or self.vector_problem(x):
@@ -471,7 +471,7 @@ class Matrix(CollectiveContext):
         return x[self.order] if self._moved else x
 
     def outward(self, x: np.ndarray) -> np.ndarray:
-        """Give a vector in the order of storage as a new one in the user's."""
+        """Return a vector in the order of storage as a new one in the user's."""
         self.check_open()
         if not self._moved:
             return x.copy()
@@ -497,7 +497,7 @@ class Matrix(CollectiveContext):
     # ---- what it is --------------------------------------------------------------------------
 
     def diagonal(self) -> np.ndarray:
-        """Give the diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b).
+        """Return the diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b).
 
         Returns
         -------
@@ -569,7 +569,7 @@ class Matrix(CollectiveContext):
         return kind((values, columns, starts), shape=self.shape)
 
     def shape_problem(self, x: Any) -> str | None:
-        """Say what is wrong with the shape of a vector; None if nothing is."""
+        """Return what is wrong with the shape of a vector; None if nothing is."""
         if isinstance(x, np.ndarray) and x.shape == self._vector_shape:
             return None
         received = x.shape if isinstance(x, np.ndarray) else type(x).__name__
@@ -579,7 +579,7 @@ class Matrix(CollectiveContext):
         )
 
     def vector_problem(self, x: Any) -> str | None:
-        """Say what is wrong with a vector for a product; None if nothing is."""
+        """Return what is wrong with a vector for a product; None if nothing is."""
         self.check_open()
         if problem := self.shape_problem(x):
             return problem

@@ -193,7 +193,7 @@ class _Level:
 
 
 def _problem(A: Matrix, blocks: Blocks) -> str | None:
-    """Say what is wrong with a matrix and its blocks; None if nothing is."""
+    """Return what is wrong with a matrix and its blocks; None if nothing is."""
     comm = A.halo.comm
     if A.block != 1 or A.dtype.kind != "f":
         return f"expected a matrix of real numbers, received {A.dtype} in blocks of {A.block}"

@@ -27,7 +27,7 @@ def common_type(*types: Any) -> np.dtype:
 
 
 def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str | None:
-    """Say what is wrong with a whole number that must be at least so large; None if nothing is."""
+    """Return what is wrong with a whole number that must be at least so large; None if nothing is."""
     if value is None and none:
         return None
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < least:
@@ -36,7 +36,7 @@ def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str 
 
 
 def truth_problem(name: str, value: Any) -> str | None:
-    """Say what is wrong with a truth value; None if nothing is."""
+    """Return what is wrong with a truth value; None if nothing is."""
     try:
         bool(value)
     except Exception as error:  # a user's object can raise anything
@@ -45,7 +45,7 @@ def truth_problem(name: str, value: Any) -> str | None:
 
 
 def bound_problem(name: str, value: Any, least: float, above: bool = False) -> str | None:
-    """Say what is wrong with a number that must be so large or larger (`above`), or infinite; None if nothing is."""
+    """Return what is wrong with a number that must be so large or larger (`above`), or infinite; None if nothing is."""
     number: Any = value if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) else np.nan
     if not (number > least if above else number >= least):
         return f"expected {name} to be a number {'>' if above else '>='} {least:g}, received {repr_of(value)}"
@@ -53,7 +53,7 @@ def bound_problem(name: str, value: Any, least: float, above: bool = False) -> s
 
 
 def finite_problem(name: str, value: Any) -> str | None:
-    """Say what is wrong with a number that must be real and finite; None if nothing is."""
+    """Return what is wrong with a number that must be real and finite; None if nothing is."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
         return f"expected {name} to be a finite number, received {repr_of(value)}"
     return None

@@ -88,7 +88,7 @@ def _by_vectors(typingctx: Any, values: Any, columns: Any, x: Any, first: Any, l
             add(total, builder.load(address, align=context.get_abi_sizeof(number)), picked)
 
         def whole(begin: Any, step: Any) -> Any:
-            """Tell where the last whole step ends."""
+            """Return where the last whole step ends."""
             return builder.add(begin, builder.and_(builder.sub(last, begin), _INDEX(-step)))
 
         fetched(builder, builder.gep(factors, [builder.add(first, _INDEX(FAR))]))

@@ -67,7 +67,7 @@ class Rows:
 
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
-    """Say what is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
+    """Return what is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
     if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
         return f"expected a number of rows, received count={repr_of(count)}"
     if total < 1:

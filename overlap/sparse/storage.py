@@ -123,7 +123,7 @@ class ByDiagonals:
 
     @staticmethod
     def _symmetric(table: np.ndarray, offsets: np.ndarray) -> bool:
-        """Tell whether the matrix is, as far as this rank has both of two mirrored entries."""
+        """Return whether the matrix is, as far as this rank has both of two mirrored entries."""
         if not (0 in offsets and np.array_equal(offsets, -offsets[::-1]) and offsets[-1] <= table.shape[1]):
             return False
         return all(

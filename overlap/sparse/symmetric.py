@@ -88,7 +88,7 @@ class ScatteredBlocks:
 
 
 def is_symmetric(rows: Rows) -> bool:
-    """Tell whether rows are real 3 x 3 blocks, and those in own columns a symmetric matrix, bit for bit."""
+    """Return whether rows are real 3 x 3 blocks, and those in own columns a symmetric matrix, bit for bit."""
     return (
         rows.values.shape[1:] == (3, 3)
         and rows.values.dtype.kind == "f"

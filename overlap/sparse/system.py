@@ -227,7 +227,7 @@ class System:
         return lambda r, z: self._take("M @ r", M.apply_to(self.outward(r)), z)
 
     def _stored_alike(self, matrix: Matrix) -> bool:
-        """Tell whether a preconditioner's matrix has the type and order of A, as what shares A's storage has."""
+        """Return whether a preconditioner's matrix has the type and order of A, as what shares A's storage has."""
         own = self._matrix
         return own is not None and (
             matrix is own or (matrix.dtype == own.dtype and np.array_equal(matrix.order, own.order))
@@ -257,7 +257,7 @@ class System:
     # ---- what solvers compute with -----------------------------------------------------------
 
     def direction(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give the vector that is multiplied, and its own entries."""
+        """Return the vector that is multiplied, and its own entries."""
         return self._extended, self._extended if self._matrix is None else self._matrix.own_of(self._extended)
 
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
@@ -338,11 +338,11 @@ class System:
         return self.b - product
 
     def outward(self, x: np.ndarray) -> np.ndarray:
-        """Give a vector in the user's order."""
+        """Return a vector in the user's order."""
         return self._matrix.outward(x) if self._matrix is not None else x.copy()
 
     def solution(self, x: np.ndarray, residuals: list[float], breakdown: int = 0) -> Solution:
-        """Give the result, with the residual computed from x."""
+        """Return the result, with the residual computed from x."""
         rest = self.residual(x)
         square = kernels.dot(rest.conj().reshape(-1), rest.reshape(-1)).real
         square, *times = self.sum(np.array([square, *self._watch.times()], float))

@@ -153,7 +153,7 @@ def _owned(comm: Any, coordinator: StandaloneCoordinator) -> StandaloneCoordinat
 
 @njit
 def _parents(cells: Any) -> Any:
-    """Give the number of each cell's parent in the block, both in C order."""
+    """Return the number of each cell's parent in the block, both in C order."""
     nz, ny, nx = cells
     parents, place = np.empty(nz * ny * nx, np.uint32), 0
     for z in range(nz):

@@ -65,7 +65,7 @@ def plain_counts(points: float, grid: Sequence[int], itemsize: int = 16) -> tupl
 
 
 def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth, itemsize: int = 16) -> float:
-    """Give the time of the all-to-alls along the axes of a grid, in the plain model.
+    """Return the time of the all-to-alls along the axes of a grid, in the plain model.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class LatencyBandwidth:
         checks.positive("bandwidth_Bps", self.bandwidth_Bps)
 
     def time_s(self, nbytes: float) -> float:
-        """Give the seconds that one exchange of `nbytes` bytes takes.
+        """Return the seconds that one exchange of `nbytes` bytes takes.
 
         Parameters
         ----------

@@ -38,7 +38,7 @@ from .messages import LatencyBandwidth
 
 
 def no_overlap_s(compute_s: float, communication_s: float) -> float:
-    """Give the time without any overlap, C + T.
+    """Return the time without any overlap, C + T.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def no_overlap_s(compute_s: float, communication_s: float) -> float:
 
 
 def block_s(compute_s: float, communication_s: float, workers: int, *, slices: int | None = None) -> float:
-    """Give the time when the communicator spends a core inside the blocking call: max(C + T/N, T).
+    """Return the time when the communicator spends a core inside the blocking call: max(C + T/N, T).
 
     During T only N - 1 workers compute; all N workers do the rest. Valid as C + T/N while T <= N C/(N - 1); beyond,
     there is not enough work and the time is T (GKV; the second branch is derived, and the two agree at the boundary).
@@ -111,7 +111,7 @@ def block_s(compute_s: float, communication_s: float, workers: int, *, slices: i
 def poll_s(
     compute_s: float, communication_s: float, *, slices: int | None = None, workers: int = 1, core_s: float = 0.0
 ) -> float:
-    """Give the time when the communicator sleeps while the network works: max(C, T), or max(C + K/N, T).
+    """Return the time when the communicator sleeps while the network works: max(C, T), or max(C + K/N, T).
 
     K is core time that communicating takes all the same: the communicator's, and the kernel's where it moves the data
     (TCP). It comes on top of N C core-seconds of computing on N cores. A communicator that never sleeps takes K = T:
@@ -198,7 +198,7 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
 
 
 def best_speedup(workers: int) -> float:
-    """Give the best possible (C + T)/max(C + T/N, T) over all T/C: 2 - 1/N.
+    """Return the best possible (C + T)/max(C + T/N, T) over all T/C: 2 - 1/N.
 
     Reached at `best_speedup_at` (GKV timing model).
 
@@ -226,7 +226,7 @@ def best_speedup(workers: int) -> float:
 
 
 def best_speedup_at(compute_s: float, workers: int) -> float:
-    """Give the communication time at which blocking overlap gains most: T = N C/(N - 1).
+    """Return the communication time at which blocking overlap gains most: T = N C/(N - 1).
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def best_speedup_at(compute_s: float, workers: int) -> float:
 
 
 def hidden(compute_s: float, communication_s: float, measured_s: float) -> float:
-    """Give the share of what could be hidden that was: (C + T - t)/min(C, T).
+    """Return the hidden share of what could be hidden: (C + T - t)/min(C, T).
 
     1 at t = max(C, T), 0 at t = C + T, negative when overlapping made it slower. Above 1, one of
     the three was not measured under the conditions of the others.

@@ -56,7 +56,7 @@ class ThreadScaling:
         return {n: dict(row) for n, row in self.speedups}
 
     def speedup(self, threads: int, points: float) -> float:
-        """Tell how many times faster than one so many threads are, on planes of so many points.
+        """Return how many times faster than one so many threads are, on planes of so many points.
 
         Between the measured planes it is interpolated linearly over the logarithm of their points, beyond them it is
         that of the nearest. Between the measured numbers of threads, and beyond them, the part that does not get

@@ -49,7 +49,7 @@ class LaunchError(RuntimeError):
 
 
 def under_mpi(environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether an MPI launcher started this process.
+    """Return whether an MPI launcher started this process.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def _launcher() -> list[str]:
 
 @contextmanager
 def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
-    """Give a file descriptor; a thread hands what is written to it to `on_line`, line by line."""
+    """Return a file descriptor; a thread hands what is written to it to `on_line`, line by line."""
     read_end, write_end = os.pipe()
     raised: list[Exception] = []
 

@@ -167,7 +167,7 @@ class Row:
 
     @property
     def gain(self) -> float:
-        """Tell how many times faster than without overlap."""
+        """Return how many times faster than without overlap."""
         return self.off_s / self.wall_s
 
 

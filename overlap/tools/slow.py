@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 
 
 def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
-    """Say what is wrong with the shares of their cores that some ranks shall keep, or None."""
+    """Return what is wrong with the shares of their cores that some ranks shall keep, or None."""
     for rank, share in shares.items():
         if not 0 <= rank < ranks or not LEAST <= share <= 1:
             return (

@@ -146,7 +146,7 @@ class RankSummary:
 
 
 def summary(spans: Iterable[Span]) -> list[RankSummary]:
-    """Say how each rank spent its time.
+    """Return how each rank spent its time.
 
     Parameters
     ----------

@@ -149,7 +149,7 @@ class Climbs:
 
     @property
     def pending(self) -> bool:
-        """Tell whether moves were noted and not made yet."""
+        """Return whether moves were noted and not made yet."""
         return bool(self._noted)
 
     @contextmanager

@@ -71,7 +71,7 @@ def _attempt_tasks(attempt: Callable[..., list[Any]]) -> Callable[..., list[Any]
 
 
 def _is_ready(operator: Any, number: Any) -> bool:
-    """Tell whether a part of an operator can be evaluated in the fields' layouts, or was, in this evaluation."""
+    """Return whether a part of an operator can be evaluated in the fields' layouts, or was, in this evaluation."""
     if not isinstance(operator, Future):
         return True
     if operator.store_last and number is not None and operator.last_id == number:

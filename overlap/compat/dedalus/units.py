@@ -67,7 +67,7 @@ class SlotMemory:
 
 
 def exchanges(dist: Any, kind: Kind, path: int) -> bool:
-    """Tell whether a path exchanges anything of a field: on all ranks alike."""
+    """Return whether a path exchanges anything of a field: on all ranks alike."""
     step = dist.paths[path]
     if not hasattr(step, "comm_sub"):
         return False
@@ -83,7 +83,7 @@ def _sizes(step: Any, kind: Kind) -> tuple[list[int], list[int]]:
 
 
 def _lines_at(dist: Any, kind: Kind, path: int, plans: Plans) -> tuple[bool, Lines | None]:
-    """Tell whether a path transforms a field, and by what; None: only Dedalus' own classes can."""
+    """Return whether a path transforms a field, and by what; None: only Dedalus' own classes can."""
     step = dist.paths[path]
     basis = None if hasattr(step, "comm_sub") else kind.domain.full_bases[step.axis]
     if basis is None:
@@ -93,7 +93,7 @@ def _lines_at(dist: Any, kind: Kind, path: int, plans: Plans) -> tuple[bool, Lin
 
 
 def made_by(dist: Any, kind: Kind, plans: Plans) -> bool:
-    """Tell whether units can do what a path from layout to layout does, and exchange something."""
+    """Return whether units can do what a path from layout to layout does, and exchange something."""
     if any(
         transforms and lines is None
         for transforms, lines in (_lines_at(dist, kind, path, plans) for path in kind.paths)
@@ -161,7 +161,7 @@ class Unit:
         self._codes = [self._program(number).code for number in range(len(self._segments))]
 
     def steps(self, component: int, source: int, target: int, slot: SlotMemory) -> Iterator[Run | Exchange]:
-        """Tell what is done with a component of a field, step by step.
+        """Return the operations on a component of a field, step by step.
 
         Parameters
         ----------

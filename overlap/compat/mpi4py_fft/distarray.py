@@ -129,7 +129,7 @@ class DistArray(np.ndarray):
 
     @property
     def substart(self) -> tuple[int, ...]:
-        """Tell where the local part starts in the global array."""
+        """Return where the local part starts in the global array."""
         return tuple(part.start for part in self.local_slice())
 
     @property
@@ -153,7 +153,7 @@ class DistArray(np.ndarray):
         return self._p0
 
     def local_slice(self) -> tuple[slice, ...]:
-        """Tell where the local part lies in the global array, a tuple of slices."""
+        """Return where the local part lies in the global array, a tuple of slices."""
         own = () if self._p0 is None else self._p0.local_slice
         return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 

@@ -381,7 +381,7 @@ class PFFT:
         return self._pencil_of(forward_output).subshape
 
     def local_slice(self, forward_output: bool = True) -> tuple[slice, ...]:
-        """Tell where the local part of the result, or of the input, lies in the global array.
+        """Return where the local part of the result, or of the input, lies in the global array.
 
         Parameters
         ----------

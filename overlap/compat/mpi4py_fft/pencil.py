@@ -130,7 +130,7 @@ class Comms(tuple[MPI.Intracomm, ...]):
 
 
 def ranks_of(comms: Sequence[MPI.Comm]) -> str:
-    """Tell how many ranks each communicator of a grid has, in words."""
+    """Return how many ranks each communicator of a grid has, in words."""
     if not all(comms):
         return "ranks whose communicators were freed"
     return f"{' x '.join(str(comm.size) for comm in comms)} ranks"

@@ -121,7 +121,7 @@ class PipelinedTransform(Transform):
         return output_array
 
     def describe(self) -> str:
-        """Say what was chosen and what it costs, as text."""
+        """Return what was chosen and what it costs, as text."""
         return self._volume.describe()
 
     def release(self) -> None:

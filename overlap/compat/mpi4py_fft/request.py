@@ -98,7 +98,7 @@ def check_supported(
 
 
 def has_pipeline(request: TransformRequest, backend: str, transforms: Transforms | None) -> bool:
-    """Tell whether all local transforms are of the kinds that pipelines have."""
+    """Return whether all local transforms are of the kinds that pipelines have."""
     given = [transforms[group] for group in request.axes if transforms and group in transforms]
     return (
         backend in ("fftw", "pyfftw")

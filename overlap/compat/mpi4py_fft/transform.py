@@ -140,7 +140,7 @@ class Transform:
         return output_array
 
     def describe(self) -> str:
-        """Tell what it is made of, as text."""
+        """Return what it is made of, as text."""
         return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
 
     def release(self) -> None:
@@ -151,7 +151,7 @@ class Transform:
 def arguments_problem(
     shape: tuple[int, ...], input_array: object, output_array: object, options: Mapping[str, Any]
 ) -> str | None:
-    """Say what is wrong with a call's arguments, the result being of so many points here, or None."""
+    """Return what is wrong with a call's arguments, the result being of so many points here, or None."""
     if masked := mask_problem(input_array=input_array, output_array=output_array):
         return masked
     try:

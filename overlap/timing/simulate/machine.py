@@ -206,7 +206,7 @@ def _expected(entry: Field[Any]) -> str:
 
 
 def _problem(entry: Field[Any], value: object) -> str | None:
-    """Say what is wrong with one value, or None."""
+    """Return what is wrong with one value, or None."""
     allowed = entry.metadata
     if allowed["kind"] is str:
         good = isinstance(value, str)

@@ -138,7 +138,7 @@ def _drop_first(events: Any, heap: Any) -> None:
 
 @njit
 def _busy(rank: Any, now_s: float, workers: int) -> float:
-    """Give the time so far with all cores busy."""
+    """Return the time so far with all cores busy."""
     busy_s: float = rank["busy_s"]
     if rank["computing"] >= workers:
         busy_s += now_s - rank["busy_since_s"]

@@ -154,7 +154,7 @@ class Prediction:
 
     @property
     def gain(self) -> float:
-        """Tell how many times faster than without overlap."""
+        """Return how many times faster than without overlap."""
         return self.off_s / self.wall_s
 
     @property

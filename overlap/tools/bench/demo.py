@@ -137,7 +137,7 @@ def _timeline_title(record: Record) -> str:
 
 
 def _sentence(records: Sequence[Record]) -> str:
-    """Say what the table says about the links on which most is gained."""
+    """Return what the table shows for the links with the largest gain."""
     linked = [record for record in records if record["hosts"] > 1]
     trusted = [record for record in linked if record["control_ok"] and not busy(record)]
     if not linked:
@@ -161,7 +161,7 @@ MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps
 
 
 def _took(records: Sequence[Record]) -> str:
-    """Say how long the demo took, and of that measuring alone."""
+    """Return how long the demo took, and of that measuring alone."""
     whole_s, measuring_s = (
         sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
         for steps in (records[0]["took_s"], MEASURING)

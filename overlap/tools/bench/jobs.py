@@ -32,7 +32,7 @@ class Size(Protocol):
 
     @property
     def slices(self) -> int:
-        """Tell how many there are."""
+        """Return how many there are."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,11 +56,11 @@ class Size(Protocol):
 
     @property
     def exchange(self) -> str | None:
-        """Tell how numbers travel."""
+        """Return the precision in which numbers are sent."""
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """Tell what is transformed along every axis."""
+        """Return what is transformed along every axis."""
 
 
 class Transforms:
@@ -114,7 +114,7 @@ class Transforms:
         self.inputs = (field,)
 
     def transform(self, plan: Any) -> Any:
-        """Give the job as `plan` runs it, a function of the inputs."""
+        """Return the job as `plan` runs it, a function of the inputs."""
         return plan.forward
 
     def truth(self, z: int) -> np.ndarray:
@@ -210,7 +210,7 @@ class Brackets(Transforms):
         self.inputs = tuple(inputs)
 
     def transform(self, plan: Any) -> Any:
-        """Give the job as `plan` runs it, a function of the inputs."""
+        """Return the job as `plan` runs it, a function of the inputs."""
 
         @plan.pointwise(inputs=4, outputs=1)
         def bracket(ax: Any, ay: Any, bx: Any, by: Any, out: Any) -> None:
@@ -281,7 +281,7 @@ class NonlinearTerm(Transforms):
         self.inputs = (field,)
 
     def transform(self, plan: Any) -> Any:
-        """Give the job as `plan` runs it, a function of the inputs."""
+        """Return the job as `plan` runs it, a function of the inputs."""
         plan.advect(np.ascontiguousarray(self._advecting[plan.spectrum.local_slice[1:]]))
         return plan.transform
 
@@ -398,7 +398,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, r
 
 
 def error_limit(case: Size) -> float:
-    """Say what `max_rel_error` must stay below: a wrong result is off by about 1.
+    """Return what `max_rel_error` must stay below: a wrong result is off by about 1.
 
     The derivatives amplify rounding errors by up to the largest wave number.
     """

@@ -314,6 +314,6 @@ def _trace(comm: MPI.Intracomm, case: Case, job: Any, settings: Any, out: Any) -
 
 
 def _named(span: Span) -> Span:
-    """Give a span its thread's name as a reader knows it: the rank is said elsewhere."""
+    """Return a span with its thread's name as a reader knows it: the rank is stated elsewhere."""
     name = span.thread.removeprefix(f"rank {span.rank} ")
     return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def available() -> str | None:
-    """Say why mpi4py-fft cannot be used here.
+    """Return why mpi4py-fft cannot be used here.
 
     Returns
     -------

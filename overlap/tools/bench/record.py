@@ -132,13 +132,13 @@ def pooled(records: Sequence[Record]) -> Record:
 
 
 def busy(record: Record) -> bool:
-    """Say whether something else ran on the cores: computing alone took now long, now short."""
+    """Return whether something else ran on the cores, because times of computing alone differ much."""
     low, high = record["spread"]["C"]
     return disturbed((high - low) / record["C_s"])
 
 
 def disturbed(spread: float | None) -> bool:
-    """Tell whether times of the same work differ so much, over their median, that something else must have run."""
+    """Return whether times of the same work differ so much, over their median, that something else must have run."""
     return spread is not None and spread > BUSY_SPREAD
 
 
@@ -176,7 +176,7 @@ def imbalance(record: Record) -> str | None:
 
 
 def warnings(record: Record) -> list[str]:
-    """Tell what a reader of the record must know, as lines of text."""
+    """Return what a reader of the record must know, as lines of text."""
     lines = []
     if hosts := crowded(record):
         lines.append(

@@ -92,14 +92,14 @@ LABEL_WIDTH, COLUMN_WIDTH = 20, 19  # in characters, with borders: less would br
 
 
 def heading(records: Sequence[Record]) -> str:
-    """Say what a table holds, for the line above it."""
+    """Return what a table holds, for the line above it."""
     first = records[0]
     calls = f" of {first['calls']} calls" if first.get("calls", 1) > 1 else ""
     return f"{title(first)}: times in ms, median of {first['rounds']} rounds{calls} (range)"
 
 
 def title(record: Record) -> str:
-    """Say what was measured, in words."""
+    """Return what was measured, in words."""
     workers = "" if record["workers"] == 1 else f" of {record['workers']} workers"
     return f"{work(record)}, {record['ranks']} ranks{workers}"
 
@@ -120,7 +120,7 @@ def shape(record: Record) -> str:
 
 
 def place(record: Record) -> str:
-    """Say what joins the ranks, in words."""
+    """Return a description of the link between the ranks."""
     words = {"shm": "shared memory", "mpiexec": "mpiexec's ranks"}
     return words.get(record["link"]) or f"links of {record['link']}"
 

@@ -81,5 +81,5 @@ def panels(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def caption(record: Record) -> str:
-    """Say what a panel shows."""
+    """Return what a panel shows."""
     return f"{table.place(record)}, N = {record['workers']} worker(s) per rank"

@@ -31,7 +31,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _over(record: Record, key: str) -> str:
-    """Tell how many times the automatic plan's time a column takes."""
+    """Return how many times the automatic plan's time a column takes."""
     auto_s, other_s = record["auto_s"], record[key]
     return _ratio(other_s / auto_s if auto_s and other_s else None)
 
@@ -71,7 +71,7 @@ def rows(records: Sequence[Record]) -> list[list[str]]:
 
 
 def heading(records: Sequence[Record]) -> str:
-    """Say what the table holds, in a line."""
+    """Return what the table holds, in a line."""
     rounds = sorted({record["rounds"] for record in records})
     return f"{tables.work(records[0])}: ms, median (range) of {' or '.join(map(str, rounds))} rounds"
 

@@ -146,7 +146,7 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
-    """Tell how many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
+    """Return how many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
     key = MAIN[record["workload"]][1]
     first = min(
         (other for other in records if other["workers"] == record["workers"]),

@@ -39,7 +39,7 @@ class Library:
         self.functions = functions
 
     def alignment_of(self, array: np.ndarray) -> int:
-        """Tell what FFTW makes of an array's alignment: 0 is the best."""
+        """Return what FFTW makes of an array's alignment: 0 is the best."""
         return self.functions.alignment_of(array)
 
 

@@ -179,7 +179,7 @@ class FFTWPlan:
         self.input_array, self.output_array = input_array, output_array
 
     def get_normalization(self) -> float:
-        """Tell what results are multiplied by where a call asks for it."""
+        """Return the factor by which results are scaled if a call asks for it."""
         return self._scale
 
     def print_plan(self) -> None:

@@ -38,7 +38,7 @@ class Field(Protocol):
         """The local part."""
 
     def local_slice(self) -> tuple[slice, ...]:
-        """Tell where that lies in the global array."""
+        """Return where that lies in the global array."""
 
 
 class FileBase:
