@@ -10,13 +10,13 @@ An indented line is a part of the folder above it: it comes below the folder's m
     renamed         names that have changed
     masks           masked arrays, which are refused
     uncopied        what can be neither copied nor pickled
-    freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child
+    freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     lowlevel        what compiled code does with addresses: loads, stores, tables of copies, calls of the MPI library
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
-    losses          ranks that are lost: who notices, and where the survivors go on
-    failures        what failed on one rank, as the others hear of it and raise it; waits that end
+    losses          lost ranks: how they are detected, and how the survivors go on
+    failures        failures of one rank, how the others are notified and raise them; bounded waits
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
       trace         what every thread did, and when
@@ -26,9 +26,9 @@ An indented line is a part of the folder above it: it comes below the folder's m
       scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
-    protected       fields that are kept in other ranks' memory, in case that ranks are lost
+    protected       fields that are kept in other ranks' memory, to survive the loss of ranks
     output          fields at several times in one file
-    timing          what it should take: formulas, all-to-alls, simulated ranks
+    timing          expected times: formulas, all-to-alls, simulated ranks
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
     fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and the transforms they are made of

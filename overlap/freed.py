@@ -1,4 +1,4 @@
-"""What all ranks make, use and end together, and how one rank ends its part in it.
+"""Objects that all ranks make, use and end together, and the ways in which one rank ends its part.
 
 By `close` or `free`, on all ranks together. By an exception, for instance the user's own, that leaves a ``with`` block
 or ends the process on this rank alone: the other ranks are notified, and raise a `RankError` in their next call. And by

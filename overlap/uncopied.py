@@ -1,4 +1,4 @@
-"""What belongs to its process and ranks: it is neither copied nor pickled."""
+"""Objects that belong to their process and ranks: they can be neither copied nor pickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
+"""Distributed arrays: partitions, exchanges and the arrays themselves. Uses no threads."""
 
 from ..masks import mask_problem, refuse_masks
 from ..renamed import old_names

@@ -1,4 +1,4 @@
-"""Where the elements of an array lie in memory."""
+"""A check whether elements of an array share memory."""
 
 from __future__ import annotations
 

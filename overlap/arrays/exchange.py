@@ -1,4 +1,4 @@
-"""How numbers travel: data types as MPI wants them, and doubles that are sent as singles."""
+"""Data types of messages: those of MPI, and doubles that are sent as singles."""
 
 from __future__ import annotations
 

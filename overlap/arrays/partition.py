@@ -1,4 +1,4 @@
-"""Who holds what: pure integer arithmetic, no arrays and no MPI."""
+"""Partitions: which rank holds which indices, by pure integer arithmetic, without arrays or MPI."""
 
 from __future__ import annotations
 

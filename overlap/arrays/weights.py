@@ -1,4 +1,4 @@
-"""Weights: what each rank's share of the work is in proportion to. Exact arithmetic, no MPI.
+"""Weights of ranks, to which their shares of the work are proportional. Exact arithmetic, no MPI.
 
 A weight is a positive number: a rank's speed, say. Shares are the same on all ranks wherever the weights are, as
 nothing is rounded before a share is. Shares that are given are weights, too, which may be 0: those of an axis as long

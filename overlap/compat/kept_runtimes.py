@@ -34,7 +34,7 @@ RUNTIMES = KeptWith(KeptRuntime)
 
 
 def close_runtimes() -> None:
-    """Close what clients' objects run on (collective); runs at the end of the program by itself."""
+    """Close the runtimes of clients' objects (collective); called automatically at the end of the program."""
     for kept in RUNTIMES.every:
         kept.close()
 

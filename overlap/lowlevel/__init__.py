@@ -1,1 +1,1 @@
-"""What compiled code does with addresses: loads and stores, tables of copies, and calls of the MPI library."""
+"""Operations of compiled code on addresses: loads and stores, tables of copies, and calls of the MPI library."""

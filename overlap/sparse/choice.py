@@ -1,4 +1,4 @@
-"""Which of two solvers is faster for a system here."""
+"""Choosing the faster of two solvers for a system on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which levels a multigrid has, who computes each of them, and what that costs: pure arithmetic.
+"""Levels of a multigrid, the ranks that compute each of them, and the cost: pure arithmetic.
 
 Level 1 is the finest. Levels up to the *switching level* are computed by all ranks; what is coarser is gathered to
 fewer ranks, at the latest for the last level, which one rank solves directly.

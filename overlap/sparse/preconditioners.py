@@ -1,4 +1,4 @@
-"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or blocks."""
+"""The base of all preconditioners, and those that need no other rank: inverse diagonals, of numbers or blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of symmetric blocks.
+"""Storage of a rank's rows: by rows, independent ones first, by diagonals, or half of symmetric blocks.
 
 A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both
 kinds are contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are

@@ -1,4 +1,4 @@
-"""What the solvers see: products, preconditioner and sums, of a `Matrix` or of anything with a product.
+"""The system that solvers work on: products, preconditioner and sums, of a `Matrix` or any object with a product.
 
 What the user gives may raise on one rank alone: the product, the preconditioner, the callback. The other ranks are on
 their way to the next sum then, and this rank must take part in all that is communicated until there. So it goes on with

@@ -1,1 +1,1 @@
-"""What it should take: the timing model, models of all-to-alls, simulated ranks."""
+"""Expected times: the timing model, models of all-to-alls, simulated ranks."""

@@ -1,4 +1,4 @@
-"""How long one exchange takes over its size: a straight line, and its fit to measurements."""
+"""The time of one exchange as a function of its size: a straight line, and its fit to measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a pipeline should take: closed forms.
+"""Closed forms for the time of a pipeline.
 
 Pure functions of plain numbers; nothing here knows MPI, arrays or threads. Notation, as in the
 GKV application note on hiding communication with OpenMP (called GKV below):

@@ -1,6 +1,4 @@
-"""How computing gets faster with a rank's threads: not as their number, where planes are small or memory is what they
-share.
-"""
+"""The speed-up of computing by a rank's threads: less than their number if planes are small or if memory limits them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program runs in a simulation."""
+"""Options of a simulated run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is simulated: slices that compute, exchange, compute, ...; and those of the plans.
+"""Simulated programs: slices that compute, exchange, compute, ...; and those of the plans.
 
 A slice here is what one slot holds, a chunk of the user's slices that travel in one message, as in
 `overlap.fft`.

@@ -1,4 +1,4 @@
-"""What is measured: one of the `JOBS`, its size, and how it is run."""
+"""Cases that are measured: one of the `JOBS`, its size, and how it is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a measurement do, in processes of their own or in those mpiexec started.
+"""The program of a measurement's ranks, in processes of their own or in those that mpiexec started.
 
 A spec is what JSON can hold, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the
 same, "budget_s": ..., "path": ...}``, ``{"task": "environment"}``, or ``{"task": "machine", "name":
