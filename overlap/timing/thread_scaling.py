@@ -1,4 +1,4 @@
-"""The speed-up of computing by a rank's threads: less than their number if planes are small or if memory limits them."""
+"""The speed-up of computing by a rank's threads: less than their number for small planes or if memory limits them."""
 
 from __future__ import annotations
 
