@@ -47,6 +47,21 @@ class _Plans:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
         self._plans: OrderedDict[tuple, FourierPlan] = OrderedDict()
+        self._served: dict[tuple, tuple] = {}  # keys of plans, by what was asked for on one rank
+
+    def serving(self, asked: tuple) -> FourierPlan | None:
+        """Return the plan that has served the same before, on one rank: there is nothing to agree on, nor to move."""
+        key = self._served.get(asked)
+        if key is None or key not in self._plans:
+            return None
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def remember(self, asked: tuple) -> None:
+        """Have the plan that was found last serve what is asked for, without a further look."""
+        if len(self._served) > 8 * KEPT:
+            self._served.clear()
+        self._served[asked] = next(reversed(self._plans))
 
     def find(self, request: Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> FourierPlan:
         """Return the plan for a request, made now if it is not among those that are kept (collective).
@@ -112,6 +127,22 @@ def _transform(
     split: int | None,
 ) -> DistArray:
     """Do what any of the functions does."""
+    # What one rank has asked for before, in just this way, needs no look.
+    asked = None
+    where = comm if type(x) is np.ndarray else x.comm if type(x) is DistArray and comm is None else None
+    if (
+        type(where) is MPI.Intracomm
+        and where
+        and where.size == 1
+        and s is workers is split is None
+        and type(axes) is tuple
+        and {*map(type, axes)} == {int}
+        and (norm is None or type(norm) is str)
+    ):
+        asked = kind.name, x.shape, x.dtype, norm, axes
+        known = _plans.of(where).serving(asked)
+        if known is not None:
+            return known.forward(x) if kind.forward else known.backward(x)
     # Ranks whose array knows its communicator meet there: all of them are told if one was given another for `comm`.
     own = x.comm if isinstance(x, DistArray) else None
     rendezvous = comm if own is None else own
@@ -134,6 +165,8 @@ def _transform(
     # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
     plan = plans.find(request, shape, dtype, serving)
     run: Any = plan.forward if kind.forward else plan.backward
+    if asked is not None and given is x:
+        plans.remember(asked)
     wanted = run.inputs[0]
     if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, rendezvous.size)):
         with base.collective_section("fitting an array"):

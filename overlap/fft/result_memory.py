@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engine.fftw import empty
+from ..lowlevel.memory import address_of
+from .engine.fftw import ALIGNMENT, empty
 
 LEAST_NBYTES = 1 << 20  # smaller memory comes from the process's own heap
 
@@ -33,16 +35,18 @@ class ResultMemory:
 
     def __init__(self, shape: Sequence[int], dtype: DTypeLike) -> None:
         self._shape, self._dtype = tuple(shape), np.dtype(dtype)
+        self._nbytes = prod(self._shape) * self._dtype.itemsize
         self._free: deque[np.ndarray] = deque(maxlen=1)
 
     def empty(self) -> np.ndarray:
         """Make an array that nobody else has."""
+        if self._nbytes < LEAST_NBYTES:  # as `engine.fftw.empty`, in a tenth of the time
+            memory = np.empty(self._nbytes + ALIGNMENT, np.uint8)
+            return np.ndarray(self._shape, self._dtype, memory, -address_of(memory) % ALIGNMENT)
         try:
             memory = self._free.pop()
         except IndexError:
             memory = empty(self._shape, self._dtype)
-        if memory.nbytes < LEAST_NBYTES:
-            return memory
         return np.asarray(_Lent(memory, self._free))
 
 
