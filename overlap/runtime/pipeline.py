@@ -21,8 +21,9 @@ from .requests.learning import replayed
 from .requests.operations import Operation, Persistent, Request
 from .requests.requests import AsyncComm
 from .runner import Runner
+from .scheduling.job import Job
 from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, WholeCall
-from .threads.placement import INLINE, PlacementChoice
+from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
@@ -282,24 +283,20 @@ class Pipeline(Uncopied):
     def _job(
         self, keys: list[Any], wait: str, placement: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
-        skeleton = self._skeleton
-        return self._runner.job(
-            keys,
-            partial(self._slice, self._program, args, kwargs),
-            partial(self._awaits, skeleton, args, kwargs) if callable(skeleton) else skeleton,
-            self.slots,
-            self.depth,
-            wait,
-            self._options.in_flight,
-            self._options.polls,
-            placement,
-        )
+        """Make a `Job` and its way to wait; nothing of this is collective."""
+        runner, options, skeleton = self._runner, self._options, self._skeleton
+        executor, workers = runner.executor, runner.threads.workers(placement, wait)
+        source = partial(self._slice, args, kwargs)
+        if callable(skeleton):
+            skeleton = partial(self._awaits, skeleton, args, kwargs)
+        job = Job(keys, source, skeleton, self.slots, self.depth, workers, runner.trace, executor.lock)
+        here = placement != COMMUNICATOR_THREAD
+        return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, here)
 
-    def _slice(
-        self, function: SliceProgram, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any
-    ) -> Any:
+    def _slice(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
         """Make the coroutine of a slice, of its key and its slot's buffers."""
-        made = self._called(function, args, kwargs, key, buffers)
+        given = (key, buffers) if self._has_buffers else (key,)
+        made = self._program(*given, *args, **kwargs)
         if not hasattr(made, "send"):
             raise TypeError(
                 f"expected {self._name} to be a coroutine function (`async def`), received "
@@ -309,15 +306,11 @@ class Pipeline(Uncopied):
 
     def _awaits(self, skeleton: Skeleton, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
         """Make the coroutine that awaits what a slice does, of a program or of a list."""
-        made = self._called(skeleton, args, kwargs, key, buffers)
+        given = (key, buffers) if self._has_buffers else (key,)
+        made = skeleton(*given, *args, **kwargs)
         if isinstance(made, Request):
             made = [made]
         return made if isawaitable(made) else replayed(made, buffers)
-
-    def _called(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any
-    ) -> Any:
-        return function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
 
     def _next_wait(self, count: int) -> str:
         if self._trial is None:

@@ -1,4 +1,4 @@
-"""`Runner`: what pipelines need of their runtime, to make a job of a call and to run it."""
+"""`Runner`: what pipelines need of their runtime, to run the job of a call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .trace import Trace
 
 
 class Runner:
-    """Makes jobs and runs them, in the calling thread or by the runtime's threads.
+    """Runs jobs, in the calling thread or by the runtime's threads.
 
     Parameters
     ----------
@@ -37,26 +37,9 @@ class Runner:
     def __init__(
         self, coordinator: Coordinator, executor: Executor, threads: Threads, workers: int, load: Load
     ) -> None:
-        self.coordinator, self.executor, self._threads = coordinator, executor, threads
+        self.coordinator, self.executor, self.threads = coordinator, executor, threads
         self.workers, self.load = workers, load
         self.trace: Trace | None = None
-
-    def job(
-        self,
-        slices: list[Any],
-        source: Callable[..., Any],
-        skeleton: Any,
-        slots: list[Any],
-        depth: int,
-        wait: str,
-        in_flight: int,
-        polls: int,
-        placement: str,
-    ) -> tuple[Job, Any]:
-        """Make a `Job` and its way to wait; nothing of this is collective."""
-        workers, executor = self._threads.workers(placement, wait), self.executor
-        job = Job(slices, source, skeleton, slots, depth, workers, self.trace, executor.lock)
-        return job, executor.waiting(wait, job, workers, in_flight, polls, placement != COMMUNICATOR_THREAD)
 
     def run(self, job: Job, waiting: Any, placement: str, run: Callable[[], Exception | None] | None = None) -> float:
         """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
@@ -64,7 +47,7 @@ class Runner:
         Returns the time of its computing.
         """
         coordinator, signals, here = self.coordinator, held_signals(), placement != COMMUNICATOR_THREAD
-        runner = self.executor if here else self._threads
+        runner = self.executor if here else self.threads
         failed_before = signals.fail(job)  # what a signal's handler raises from now on fails the job
         coordinator.running = True  # nobody else may talk
         try:

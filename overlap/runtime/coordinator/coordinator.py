@@ -207,7 +207,7 @@ class Coordinator:
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
     ) -> None:
         """Raise what is wrong on any rank: all have come to a header, at which `numbers` were reduced."""
-        self.count_header()
+        self._headers += 1
         well, agreed = numbers[0], numbers[1] == -numbers[2]
         if well and agreed:
             return

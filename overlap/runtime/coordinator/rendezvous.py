@@ -105,10 +105,12 @@ class Rendezvous:
         ------
         MPI.Exception
         """
-        words = self._met(agreement_word(sums))
-        sums[0] = sum(word & 1 for word in words)
-        sums[1] = sum(word >> FLAG_BITS for word in words) & VALUE
-        sums[2] = sum(word >> 1 & 1 for word in words)
+        failed = checksum = messages = 0
+        for word in self._met(agreement_word(sums)):
+            failed += word & 1
+            messages += word >> 1 & 1
+            checksum += word >> FLAG_BITS
+        sums[0], sums[1], sums[2] = failed, checksum & VALUE, messages
 
     def _met(self, word: int) -> list[int]:
         """Exchange words with all ranks; returns those of all, each with flags and a value."""

@@ -196,11 +196,7 @@ class Executor:
                 agreeing = issued % self.agree_every == 0 and not self._stopping
                 if agreeing and not self._agree(self._agreements.ended()):
                     return False
-        if self._stopping and self._agreements.sum([self._agreements.unmatched])[0]:
-            self._leave_behind()
-        if waiting.forgotten():
-            self._leave_behind()
-        waiting.finish()
+        self._finish()
         return True
 
     def _agree(self, problem: str | None) -> bool:
@@ -350,15 +346,19 @@ class Executor:
         job, waiting = self._job, self._waiting
         job.lock_gates()
         job.stop(closing=True)
-        waiting.stopped = True
-        if self._agreements.sum([self._agreements.unmatched])[0]:
-            self._leave_behind()
-        if waiting.forgotten():
-            self._leave_behind()
-        waiting.finish()
+        waiting.stopped = self._stopping = True
+        self._finish()
         waiting.quiet()
         for slot in job.slots:
             slot.close()
+
+    def _finish(self) -> None:
+        """Let what is under way end, but for messages that nobody will receive."""
+        if self._stopping and self._agreements.sum([self._agreements.unmatched])[0]:
+            self._leave_behind()
+        if self._waiting.forgotten():
+            self._leave_behind()
+        self._waiting.finish()
 
     def _leave_behind(self) -> None:
         """Messages are left that nobody will receive."""

@@ -81,12 +81,12 @@ class Polling(Waiting):
             self.track(slot, operation, request)
 
     def track(self, slot: Slot, operation: Operation, request: Any) -> None:
-        slot.operation, slot.since_s = operation, self._clock()
-        self._watch(slot)
+        self._watch(slot, operation)
         self._track(slot, request)
 
-    def _watch(self, slot: Slot) -> None:
-        """Have the deadline of what the slot waits for count: at once, or, in a thread that computes, once it idles."""
+    def _watch(self, slot: Slot, operation: Operation | Pending) -> None:
+        """Have the slot wait; its deadline counts at once or, in a thread that computes, once this idles."""
+        slot.operation, slot.since_s = operation, self._clock()
         if not self._here:
             self._outstanding[slot] = slot.since_s
 
@@ -118,13 +118,13 @@ class Polling(Waiting):
         self._track(pending, request)
 
     def wait_pending(self, slot: Slot, pending: Pending) -> None:
-        slot.operation = pending
         if pending.done:
+            slot.operation = pending
             self.completed(slot, pending.error)
             return
-        pending.slot, slot.since_s = slot, self._clock()
+        pending.slot = slot
         self._pending.remove(pending)
-        self._watch(slot)
+        self._watch(slot, pending)
 
     def wait(self, request: Any, label: object) -> None:
         with self.watched(label):
