@@ -94,6 +94,35 @@ def on_all(comm):
             assert type(error) is Boom and str(error) == f"of rank {comm.rank}", (make, error)
 
 
+def inside_a_round(comm):
+    """One rank leaves when it has begun a round and not done its part of it: the others raise that in this round."""
+    needed = [comm.rank - 1] if comm.rank else []  # nobody sends to rank 0, so it may be rounds ahead
+    made = overlap.Halo.from_indices(comm, [comm.rank], needed, deadline_s=None)
+    values = np.zeros(1 + len(needed))
+    rounds = []
+
+    def used():
+        with made:
+            if comm.rank == 0:
+                for _ in range(2):
+                    made.exchange(values)
+                made.start(values)  # both places for its data hold those of rounds that rank 1 has not begun
+                for other in range(1, comm.size):
+                    comm.send(None, other)
+                raise Boom("in the middle")
+            comm.recv(source=0)
+            for _ in range(4):
+                made.exchange(values)
+                rounds.append(len(rounds) + 1)
+
+    error = outcome(used)
+    if comm.rank == 0:
+        assert type(error) is Boom, error
+        return
+    assert type(error) is overlap.RankError and error.rank == 0 and "in the middle" in error.summary, error
+    assert rounds == [1, 2] or comm.rank > 1, rounds
+
+
 def inner_block(comm):
     """A plan on a runtime that others use, too: its end tells the ranks, and the runtime goes on."""
     with overlap.Runtime(comm, deadline_s=None) as rt:

@@ -8,7 +8,9 @@ import processes
 import pytest
 from marks import exhaustive
 
-CASES = "leaving_cases:told,on_all,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
+CASES = (
+    "leaving_cases:told,on_all,inside_a_round,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
+)
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
 PROGRAM = """
 import sys
@@ -62,7 +64,7 @@ def test_an_exception_between_two_calls_is_told():
 
 
 def test_on_three_ranks():
-    jobs.run_job("leaving_cases:told,on_all", 3, fresh=True)
+    jobs.run_job("leaving_cases:told,on_all,inside_a_round", 3, fresh=True)
 
 
 def test_on_one_rank():
