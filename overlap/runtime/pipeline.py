@@ -20,10 +20,10 @@ from .load import Load
 from .requests.learning import replayed
 from .requests.operations import Operation, Persistent, Request
 from .requests.requests import AsyncComm
-from .runner import Runner
 from .scheduling.job import Job
 from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, WholeCall
 from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
+from .threads.threads import Threads
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
@@ -84,7 +84,7 @@ class Pipeline(Uncopied):
 
     def __init__(
         self,
-        runner: Runner,
+        threads: Threads,
         program: SliceProgram,
         buffers: Callable[[], Any] | None,
         skeleton: Skeleton | Literal["agree"] | None,
@@ -100,23 +100,23 @@ class Pipeline(Uncopied):
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
             try:
-                self.slots = _made_slots(buffers, options.depth, runner.coordinator.comms)
+                self.slots = _made_slots(buffers, options.depth, threads.coordinator.comms)
             except KeyboardInterrupt:
                 raise  # the user wants an end now, not at a call that may never come
             except BaseException as error:
                 self._error = error
         self._options = options
-        self._runner = runner
+        self._threads = threads
         self._program = program
         self._skeleton = skeleton
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
-        self._used = runner.coordinator.exclusive.used(self._call)
-        self._placements = PlacementChoice(runner.workers, options.local)
+        self._used = threads.coordinator.exclusive.used(self._call)
+        self._placements = PlacementChoice(threads.workers, options.local)
         self.load = Load()
         self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
-        ways = ("poll", "block", "off") if runner.workers == 1 else ("poll", "block")
+        ways = ("poll", "block", "off") if threads.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
     def __call__(
@@ -155,8 +155,8 @@ class Pipeline(Uncopied):
         received the signal raises the exception itself when all ranks have ended the call. The deadline does not cover
         the wait for ranks that have not made the call yet; see `Runtime`.
         """
-        runner = self._runner
-        coordinator = runner.coordinator
+        threads = self._threads
+        coordinator = threads.coordinator
         with held_signals(), self._used:
             coordinator.check_idle()
             keys, error = _listed(slices)
@@ -178,17 +178,17 @@ class Pipeline(Uncopied):
             else:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
-            computing_s = runner.run(job, waiting, placement)
+            computing_s = threads.run(job, waiting, placement)
             took_s = perf_counter() - started
-            for load in (self.load, runner.load):
-                load.add(took_s, computing_s, 1 if placement == INLINE else runner.workers)
+            for load in (self.load, threads.load):
+                load.add(took_s, computing_s, 1 if placement == INLINE else threads.workers)
             self._placements.took(count, wait, placement, took_s)
             if self._trial is not None and count > 1:
                 self._judge(self._trial, wait, count, took_s / count)
 
     def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
         """Meet all ranks at the header of a call that is the first of its kind."""
-        self._runner.coordinator.enter(self._call, self._agreed(count, wait, agree), error)
+        self._threads.coordinator.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
 
@@ -222,20 +222,20 @@ class Pipeline(Uncopied):
         WholeCall or None
             For `make`. None: how it waits is not chosen yet.
         """
-        runner = self._runner
-        alone = runner.coordinator.size == 1
-        unknown = (self._trial is not None and count > 1) or count >= runner.executor.agree_every
+        threads = self._threads
+        alone = threads.coordinator.size == 1
+        unknown = (self._trial is not None and count > 1) or count >= threads.executor.agree_every
         if unknown and not alone:
             return None
         wait = self._next_wait(count)
         return WholeCall(
-            runner.executor,
-            runner.coordinator,
+            threads.executor,
+            threads.coordinator,
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
-            (self.load, runner.load),
-            None if runner.trace is None else rows(),
+            (self.load, threads.load),
+            None if threads.trace is None else rows(),
         )
 
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
@@ -243,8 +243,8 @@ class Pipeline(Uncopied):
 
         On one rank it touches nothing but its own memory and the user's, so another thread may be in MPI meanwhile.
         """
-        runner, header = self._runner, call.header
-        coordinator = runner.coordinator
+        threads, header = self._threads, call.header
+        coordinator = threads.coordinator
         if header is None:
             coordinator.check_idle()
             if execute(*arguments) == BUSY_ELSEWHERE:
@@ -267,29 +267,29 @@ class Pipeline(Uncopied):
                         raise
                     self._conclude(call, header, error)
                     raise
-        if runner.trace is not None:
+        if threads.trace is not None:
             for span in call.spans():
-                runner.trace.add(current_thread().name, *span)
+                threads.trace.add(current_thread().name, *span)
 
     def _conclude(self, call: WholeCall, header: Header, error: BaseException | None) -> None:
         """Conclude a call that has not ended well on all ranks: raises their error, or what a handler has raised."""
         with held_signals() as signals:
             call.outcome = CONCLUDED
             signals.keep(error)
-            self._runner.coordinator.check_header(header, None, call.numbers)
+            self._threads.coordinator.check_header(header, None, call.numbers)
             job, waiting = self._job([], call.wait, INLINE, (), {})
-            self._runner.run(job, waiting, INLINE, partial(call.conclude, job, waiting))
+            self._threads.run(job, waiting, INLINE, partial(call.conclude, job, waiting))
 
     def _job(
         self, keys: list[Any], wait: str, placement: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
         """Make a `Job` and its way to wait; nothing of this is collective."""
-        runner, options, skeleton = self._runner, self._options, self._skeleton
-        executor, workers = runner.executor, runner.threads.workers(placement, wait)
+        threads, options, skeleton = self._threads, self._options, self._skeleton
+        executor, workers = threads.executor, threads.pool(placement, wait)
         source = partial(self._slice, args, kwargs)
         if callable(skeleton):
             skeleton = partial(self._awaits, skeleton, args, kwargs)
-        job = Job(keys, source, skeleton, self.slots, self.depth, workers, runner.trace, executor.lock)
+        job = Job(keys, source, skeleton, self.slots, self.depth, workers, threads.trace, executor.lock)
         here = placement != COMMUNICATOR_THREAD
         return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, here)
 
@@ -327,7 +327,7 @@ class Pipeline(Uncopied):
         if calls not in ({TRIALS}, {SHORT_TRIALS}):
             return
         best = np.array([min(seconds) for seconds in trial.values()])
-        best = self._runner.coordinator.maximum(best)
+        best = self._threads.coordinator.maximum(best)
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(trial)[int(np.argmin(best))]
             self._trial = None

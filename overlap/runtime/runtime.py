@@ -24,13 +24,11 @@ from ..interrupts import held_signals
 from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
 from ..renamed import old_method
 from .coordinator.arguments import number_problem, options_problem
-from .coordinator.collective_section import collective_section
 from .coordinator.coordinator import Coordinator
 from .coordinator.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram
 from .requests.requests import AsyncComm
-from .runner import Runner
 from .scheduling.executor import Executor
 from .scheduling.polling import POLLS_PER_EXCHANGE
 from .threads.threads import Threads
@@ -194,8 +192,7 @@ class Runtime(Resource):
                 rendezvous=self.coordinator.rendezvous,
                 guard=guard,
             )
-            self._threads = Threads(executor, 1 if problem else workers, nice)
-            self._runner = Runner(self.coordinator, executor, self._threads, workers, self.load)
+            self._threads = Threads(self.coordinator, executor, 1 if problem else workers, nice, self.load)
             self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self._threads, self._watchdog)
             self._finalizer.atexit = False
             with self.collective_section(
@@ -212,7 +209,7 @@ class Runtime(Resource):
                 self.comm = self.coordinator.wrap(comm if guard is None else guard.source(comm, self.coordinator.comm))
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.coordinator.comm) if trace is True else trace or None
-                self._runner.trace = self.trace
+                self._threads.trace = self.trace
                 self._pools.enter_context(single_threaded_pools())
         if self.coordinator.size > 1:
             self._begun()
@@ -473,7 +470,7 @@ class Runtime(Resource):
             polls or POLLS_PER_EXCHANGE,
             independent is True and self.coordinator.size == 1,
         )
-        return Pipeline(self._runner, program, buffers, skeleton, options, problem)
+        return Pipeline(self._threads, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).
@@ -524,7 +521,7 @@ class Runtime(Resource):
         """
         if problem is None and undo is not None and not callable(undo):
             problem, undo = f"expected undo to be a function or None, received {repr_of(undo)}", None
-        with collective_section(self.coordinator, what, undo, problem, agreed):
+        with self.coordinator.collective_section(what, undo, problem, **agreed):
             yield
 
     together = old_method("together", "collective_section")

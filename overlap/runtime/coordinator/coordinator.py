@@ -29,8 +29,8 @@ import pickle
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -275,6 +275,30 @@ class Coordinator:
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
         """Begin a call: as `synchronize`, at which nobody is late yet outside of `collective_section`."""
         self.synchronize(call, agreed, error=error, entry=not self.nested)
+
+    @contextmanager
+    def collective_section(
+        self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
+    ) -> Iterator[None]:
+        """Do something on all ranks, or fail on all of them: as `Runtime.collective_section`."""
+        with held_signals(), self.exclusive.used(what):
+            entry, self.nested = not self.nested, self.nested + 1
+            try:
+                self.synchronize(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
+                yield
+                if entry:  # an outer block meets at its own end
+                    self.synchronize(f"the end of {what}")
+            except BaseException as error:
+                try:
+                    # An inner block may have ended the coordinator, with the same error on all ranks.
+                    if not self.closed and self.left is None and not self.is_known(error):
+                        self.synchronize(what, error=error)
+                    raise
+                finally:
+                    if undo is not None:
+                        undo()
+            finally:
+                self.nested -= 1
 
     # ---- collectives -------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from mpi4py import MPI
 from ...errors import InputError
 from . import departure
 from .arguments import number_problem
-from .collective_section import collective_section
 from .coordinator import Coordinator
 from .watchdog import Watchdog
 
@@ -53,14 +52,6 @@ class StandaloneCoordinator(Coordinator):
     def of(cls, comm: MPI.Intracomm | StandaloneCoordinator, deadline_s: float | None) -> StandaloneCoordinator | Self:
         """Make one of a communicator; one that is given belongs to who asks from then on."""
         return comm if isinstance(comm, StandaloneCoordinator) else cls(comm, deadline_s)
-
-    @contextmanager
-    def collective_section(
-        self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
-    ) -> Iterator[None]:
-        """Do something on all ranks, or fail on all of them: as `Runtime.collective_section`."""
-        with collective_section(self, what, undo, problem, agreed):
-            yield
 
     def check(self, call: str, problem: str | None, **agreed: Any) -> None:
         """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""

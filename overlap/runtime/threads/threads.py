@@ -1,4 +1,6 @@
-"""A runtime's threads: the communicator and the workers, started when a pipeline first needs them.
+"""A runtime's threads, which run the jobs of its pipelines: the calling one, the communicator and the workers.
+
+The latter are started when a pipeline first needs them.
 
 They refer to their queues and to what they work on, and to no `Runtime`: one that nobody holds any
 more is collected, and `Threads.stop` ends them.
@@ -7,21 +9,26 @@ more is collected, and `Threads.stop` ends them.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...errors import RankLost
+from ...errors import RankLost, SliceError
+from ...interrupts import held_signals
 from ..coordinator.watchdog import abort_on
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
-from .placement import INLINE, INLINE_WITH_WORKERS
+from .placement import COMMUNICATOR_THREAD, INLINE, INLINE_WITH_WORKERS
 from .priority import set_exact_timers, take_short_slices
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from ..coordinator.coordinator import Coordinator
+    from ..load import Load
     from ..scheduling.executor import Executor
     from ..scheduling.job import Job
     from ..scheduling.waiting import Waiting
+    from ..trace import Trace
 
 SIGNAL_LATENCY_S = 0.2
 
@@ -31,16 +38,25 @@ class Threads:
 
     Parameters
     ----------
+    coordinator : Coordinator
     executor : Executor
-        Runs the jobs, on the communicator thread.
+        Issues what the jobs await.
     workers : int
     nice : int
         Nice value added to the workers; see `Workers`.
+    load : Load
+        How long this rank has computed and waited in the calls of all pipelines.
+
+    Attributes
+    ----------
+    trace : Trace or None
     """
 
-    def __init__(self, executor: Executor, workers: int, nice: int) -> None:
-        self._executor = executor
-        self._count = workers
+    trace: Trace | None = None
+
+    def __init__(self, coordinator: Coordinator, executor: Executor, workers: int, nice: int, load: Load) -> None:
+        self.coordinator, self.executor = coordinator, executor
+        self.workers, self.load = workers, load
         self._nice = nice
         self._jobs: SimpleQueue[tuple[Job, Waiting, list[Any], WakeEvent] | None] = SimpleQueue()
         self._core_tokens = CoreTokens(workers)
@@ -48,25 +64,63 @@ class Threads:
         self._pool: Workers | None = None
         self._helpers: Workers | None = None
 
-    def workers(self, placement: str, wait: str) -> Workers | None:
+    def pool(self, placement: str, wait: str) -> Workers | None:
         """Return the workers of a placement (see `placement`) for a job that waits this way, or None."""
         if placement == INLINE:
             return None
         if placement == INLINE_WITH_WORKERS:
             if self._helpers is None:
-                self._helpers = Workers(range(1, self._count), self._nice, abort_on)
+                self._helpers = Workers(range(1, self.workers), self._nice, abort_on)
             return self._helpers
         if self._pool is None:
-            self._pool = Workers(range(self._count), self._nice, abort_on)
+            self._pool = Workers(range(self.workers), self._nice, abort_on)
             self._thread = threading.Thread(
-                target=_communicate, args=(self._jobs, self._executor), daemon=True, name="communicator"
+                target=_communicate, args=(self._jobs, self.executor), daemon=True, name="communicator"
             )
             self._thread.start()
         self._pool.core_tokens = self._core_tokens if wait == "block" else None
         return self._pool
 
-    def run(self, job: Job, waiting: Waiting) -> Any:
-        """Run a job to its end, on the communicator thread; returns the error of all ranks or None.
+    def run(
+        self, job: Job, waiting: Waiting, placement: str, run: Callable[[], Exception | None] | None = None
+    ) -> float:
+        """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
+
+        Returns the time of its computing.
+        """
+        coordinator, signals, here = self.coordinator, held_signals(), placement != COMMUNICATOR_THREAD
+        failed_before = signals.fail(job)  # what a signal's handler raises from now on fails the job
+        coordinator.running = True  # nobody else may talk
+        try:
+            if run is not None:
+                error = run()
+            else:
+                error = self.executor.run(job, waiting) if here else self._communicated(job, waiting)
+        except BaseException as broken:
+            if here and not isinstance(broken, RankLost):  # the other ranks go on
+                abort_on(broken)
+            raise
+        finally:
+            coordinator.running = False
+            signals.fail(failed_before)
+        if error is not None:
+            self._raise(error, job)
+        return job.computing_s
+
+    def _raise(self, error: Exception, job: Job) -> NoReturn:
+        signals, coordinator = held_signals(), self.coordinator
+        cause: BaseException | None = None if job.failure is None else job.failure.error
+        coordinator.mark(error)
+        if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
+            raise coordinator.mark(cause) from error
+        if isinstance(error, RankLost):
+            raise error
+        if isinstance(error, SliceError) and not job.failed_itself:
+            cause = None  # what has failed here, if anything, came of what failed there, or in another slice
+        raise error from cause
+
+    def _communicated(self, job: Job, waiting: Waiting) -> Exception | None:
+        """Run a job to its end on the communicator thread; returns the error of all ranks or None.
 
         The job ends first, whatever is raised in the calling thread meanwhile.
         """
@@ -83,7 +137,8 @@ class Threads:
                 job.fail(None, error)
         if raised is not None and outcome[0] is None:
             raise raised
-        return outcome[0]
+        found: Exception | None = outcome[0]
+        return found
 
     def stop(self) -> None:
         """Have the threads end, without waiting for them. No job may be running."""
