@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from ..coordinator.rendezvous import Rendezvous
 from .operations import Operation, Start
 from .signatures import Ranks
 
@@ -58,6 +57,17 @@ class RequestWaiter(Protocol):
         """Have the watchdog watch what is done meanwhile."""
 
 
+class Meets(Protocol):
+    """What is asked of a meeting, where its ranks may have a board."""
+
+    @property
+    def has_board(self) -> bool:
+        """Tell whether they have."""
+
+    def sum(self, sums: array[int]) -> None:
+        """Add up three numbers of all ranks at the board, in place."""
+
+
 class Agreements:
     """The agreements of one job.
 
@@ -66,7 +76,7 @@ class Agreements:
     coordinator : mpi4py.MPI.Comm
         Carries them, and nothing else.
     waiting : the way to wait
-    rendezvous : Rendezvous or None
+    meeting : Meets or None
         Where the same ranks meet; None: they have no board.
 
     Attributes
@@ -81,9 +91,7 @@ class Agreements:
         What the ranks of each communicator must share, operation by operation, since the last agreement.
     """
 
-    def __init__(
-        self, coordinator: MPI.Intracomm, waiting: RequestWaiter, rendezvous: Rendezvous | None = None
-    ) -> None:
+    def __init__(self, coordinator: MPI.Intracomm, waiting: RequestWaiter, rendezvous: Meets | None = None) -> None:
         self.unmatched = 0
         self.messages = self._messages = False
         self.waiting = waiting
