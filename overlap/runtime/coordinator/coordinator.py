@@ -77,7 +77,7 @@ class Coordinator:
     rank, size : int
     comm : mpi4py.MPI.Intracomm
         The duplicate; for modules of `overlap.runtime` only.
-    meeting : Meeting
+    rendezvous : Rendezvous
         Where the ranks of `comm` meet.
     comms : list of AsyncComm
         The communicators that slice programs may use.

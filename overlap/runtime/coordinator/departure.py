@@ -42,7 +42,7 @@ class Departure(threading.Thread):
 
     Parameters
     ----------
-    meeting : Meeting
+    rendezvous : Rendezvous
         Where the communicator's ranks meet.
     report : Report
         What the others are to know.

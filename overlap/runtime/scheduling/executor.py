@@ -32,7 +32,7 @@ from mpi4py import MPI
 
 from ...errors import CommunicatorsExhausted, RankLost, SliceError
 from ..requests.agreement import Agreements
-from ..requests.operations import Pending, Start
+from ..requests.operations import Pending, Persistent, Start
 from ..requests.requests import TakeTurn
 from .blocking import Blocking
 from .host import HOST, Host, NotIssued, try_start
@@ -65,7 +65,7 @@ class Executor:
     agree_every : int
         Operations between two agreements.
     host : Host
-    meeting : Meeting or None
+    rendezvous : Rendezvous or None
         Where the ranks of `coordinator` meet.
     guard : Guard or None
         That of `coordinator` and `comms`.
@@ -97,9 +97,8 @@ class Executor:
         self, wait: str, job: Job, workers: ReadySteps | None, in_flight: int, polls: int, here: bool = False
     ) -> Waiting:
         """Make the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``; the others as of `Waiting`."""
-        if wait == "poll":
-            return Polling(job, self.outstanding, workers, here, in_flight, polls, self._host, self._guard)
-        return Blocking(job, self.outstanding, workers, here, self._host, self._guard)
+        way = Polling if wait == "poll" else Blocking
+        return way(job, self.outstanding, workers, here, in_flight, polls, self._host, self._guard)
 
     def run(self, job: Job, waiting: Waiting) -> Exception | None:
         """Issue all operations of `job`; returns the error of all ranks, or None.
@@ -315,7 +314,8 @@ class Executor:
             operation, track = operation.operation, waiting.track_pending
         else:
             waiting.make_room()
-        waiting.wait_unused(operation)
+        if type(operation) is Persistent:
+            waiting.wait_unused(operation)
         requests, error = try_start(operation)
         if error is not None:
             job.fail(slot.current.key, error)

@@ -10,13 +10,9 @@ from ..coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wai
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .host import HOST, Host
 from .waiting import Waiting
 
 if TYPE_CHECKING:
-    from ...losses import Guard
-    from .job import Job
-    from .ready_steps import ReadySteps
     from .slots import Slice, Slot
 
 POLLS_PER_EXCHANGE = 8  # by default
@@ -40,20 +36,8 @@ class Polling(Waiting):
 
     naps = True
 
-    def __init__(
-        self,
-        job: Job,
-        outstanding: dict[Any, float],
-        workers: ReadySteps | None,
-        here: bool,
-        limit: int,
-        polls: int = POLLS_PER_EXCHANGE,
-        host: Host = HOST,
-        guard: Guard | None = None,
-    ) -> None:
-        super().__init__(job, outstanding, workers, here, host, guard)
-        self._limit = limit
-        self._polls = polls
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._in_flight: list[Any] = []  # who waits for each of `_requests`: a `Slot`, or a `Pending`
         self._sleep_s = SHORTEST_SLEEP_S
         self._interval_s = 0.0  # between the last completions
@@ -65,7 +49,7 @@ class Polling(Waiting):
             self._poll()
 
     def wait_unused(self, operation: Operation) -> None:
-        if type(operation) is not Persistent or not self._uses(operation):
+        if not self._uses(operation):
             return
         with self.watched(f"{operation}, which is under way for another slice,"):  # perhaps for ever
             while self._uses(operation):

@@ -42,6 +42,8 @@ class Waiting:
         Run the steps; None: the issuing thread does.
     here : bool
         The issuing thread runs steps too; always true without workers.
+    limit, polls : int
+        As of `Polling`.
     host : Host
     guard : Guard or None
         That of the communicators.
@@ -65,10 +67,13 @@ class Waiting:
         outstanding: dict[Any, float],
         workers: ReadySteps | None,
         here: bool,
+        limit: int,
+        polls: int,
         host: Host = HOST,
         guard: Guard | None = None,
     ) -> None:
         self._job, self._guard = job, guard
+        self._limit, self._polls = limit, polls
         self._outstanding = outstanding
         self._workers = workers
         self._here = here
@@ -114,7 +119,7 @@ class Waiting:
         """
         job = self._job
         while True:
-            if self._workers is None and slot in self._ready:  # before a look at MPI, which costs as much as the step
+            if slot in self._ready:  # without workers; before a look at MPI, which costs as much as the step
                 self._run(slot)
                 if slot.item is not None:  # nobody else is there to guard it from
                     item, slot.item = slot.item, None
@@ -244,11 +249,10 @@ class Waiting:
         """Wait until one more operation may be started."""
 
     def wait_unused(self, operation: Operation) -> None:
-        """Wait until an operation is not under way: a persistent one may be, for another slice."""
-        if type(operation) is Persistent:
-            for pending in tuple(self._pending):
-                if pending.operation is operation:
-                    self._finish(pending)
+        """Wait until a persistent operation is not under way for another slice."""
+        for pending in tuple(self._pending):
+            if pending.operation is operation:
+                self._finish(pending)
 
     def start(self, slot: Slot, operation: Operation) -> None:
         """Start an operation that is awaited later; `NotIssued` as of `issue`."""
@@ -258,7 +262,8 @@ class Waiting:
 
     def _started(self, slot: Slot, operation: Operation) -> Any:
         """Start an operation; returns its request, or None if it is over already."""
-        self.wait_unused(operation)
+        if type(operation) is Persistent:
+            self.wait_unused(operation)
         slot.operation = operation
         started = slot.since_s = self._outstanding[slot] = self._clock()
         try:
