@@ -56,10 +56,13 @@ class Guard:
     comm : mpi4py.MPI.Intracomm
     lost : RankLost or None
         What has been raised here.
+    on_one_node : bool
+        All ranks of the communicator are known to share memory.
     """
 
-    def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any]) -> None:
+    def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any], on_one_node: bool = False) -> None:
         self.comm = comm
+        self.on_one_node = on_one_node
         self._settled = self._owned = False  # there is a communicator of the library's own; a runtime will free it
         self.lost: RankLost | None = None
         self._remake = remake
@@ -179,7 +182,7 @@ class Guard:
         """Make a runtime of the ranks that are left (collective over them)."""
         if self._next is None:
             comm: Any = self.comm.Shrink()
-            self._next = Guard(comm, self._remake)
+            self._next = Guard(comm, self._remake, self.on_one_node)
             self._next.add(comm)
             self._next._settled = True
         if self._next.lost is not None:

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from ...errors import RankError
 from ...interrupts import held_signals
+from ...losses import guard_of
 from ...lowlevel.segments import segments
 from .hot_wait import wait_for
 
@@ -140,10 +141,17 @@ class Rendezvous:
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
     """Tell whether all ranks share memory, as MPI sees it. Collective."""
+    guard = guard_of(comm)
+    # If a rank dies while others make a communicator, Open MPI 5.0.11 may end them with a segmentation fault. So where
+    # ranks may be lost, no communicator is made to find out what is known.
+    if guard is not None and guard.on_one_node:
+        return True
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    size = node.size
+    found = node.size == comm.size
     node.Free()
-    return size == comm.size
+    if guard is not None and guard.comm.size == comm.size:
+        guard.on_one_node = found
+    return found
 
 
 def header_word(numbers: Sequence[int]) -> int:
