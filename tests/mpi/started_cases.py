@@ -371,3 +371,16 @@ def persistent_of_slots(comm):
             else:
                 assert bad is None
                 np.testing.assert_array_equal(out, 10.0 * np.arange(9) + left)
+
+
+def persistent_in_use_for_ever(comm, wait):
+    """Two slices start one persistent operation, which nobody answers: the deadline ends the job."""
+    with overlap.Runtime(comm, deadline_s=1, wait=wait, depth=2) as rt:
+        shared = rt.comm.Recv_init(np.zeros(1), (comm.rank + 1) % comm.size)
+
+        async def program(z):
+            pending = await start(shared)
+            await rt.comm.Barrier()
+            await pending
+
+        rt.pipelined(program)(range(2))

@@ -30,3 +30,11 @@ def test_what_is_started_wakes_nobody():
 @pytest.mark.parametrize("ranks", [2, exhaustive(3)])
 def test_pending_at_the_end(ranks):
     jobs.run_job("started_cases:pending_at_the_end", ranks, fresh=True)
+
+
+@pytest.mark.parametrize("wait", ["poll", "block", "off"])
+def test_the_deadline_covers_the_wait_for_a_persistent_operation(wait):
+    failed = jobs.run_job(
+        "started_cases:persistent_in_use_for_ever", 2, args={"wait": wait}, deadline_s=60, expect_failure=True
+    )
+    assert "Recv_init" in failed.err and "deadline_s=1)" in failed.err, failed
