@@ -114,6 +114,7 @@ def test_pytest_is_told_of(tmp_path):
     script.write_text(UNDER_PYTEST)
     command, env = processes.launcher_command("mpich")
     options = "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"
+    env = env | {"PYTEST_ADDOPTS": ""}  # meant for the session
     with commands.process(*command, "-n", 2, sys.executable, *options, script, env=env) as job:
         out, _ = job.communicate(timeout=commands.DEADLINE_S)
     assert job.returncode != 0
