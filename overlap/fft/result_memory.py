@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..lowlevel.memory import address_of
-from .engine.fftw import ALIGNMENT, empty
+from .engine.fftw import empty
 
 LEAST_NBYTES = 1 << 20  # smaller memory comes from the process's own heap
 
@@ -40,9 +39,8 @@ class ResultMemory:
 
     def empty(self) -> np.ndarray:
         """Make an array that nobody else has."""
-        if self._nbytes < LEAST_NBYTES:  # as `engine.fftw.empty`, in a tenth of the time
-            memory = np.empty(self._nbytes + ALIGNMENT, np.uint8)
-            return np.ndarray(self._shape, self._dtype, memory, -address_of(memory) % ALIGNMENT)
+        if self._nbytes < LEAST_NBYTES:
+            return empty(self._shape, self._dtype)
         try:
             memory = self._free.pop()
         except IndexError:

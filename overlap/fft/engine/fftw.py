@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from mmap import mmap
 
 import numpy as np
@@ -22,13 +23,15 @@ RARE_PRIMES = (11, 13)  # FFTW is fast at lengths of smaller ones, and one of th
 _texts: dict[Precision, tuple[int, str]] = {}  # wisdom, and `searched` when it was written
 
 
-def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarray:
-    """Make an uninitialised array whose address is a multiple of `alignment`."""
+def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None = None) -> np.ndarray:
+    """Make an uninitialised array whose address is a multiple of `alignment`; by default as `empty` says."""
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    # Not `numpy.prod`, which takes as long as a small transform.
+    nbytes = (int(shape) if isinstance(shape, (int, np.integer)) else prod(map(int, shape))) * dtype.itemsize
+    if alignment is None:
+        alignment = HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT
     raw = np.empty(nbytes + alignment, np.uint8)
-    start = -address_of(raw) % alignment
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
+    return np.ndarray(shape, dtype, raw, -address_of(raw) % alignment)
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
@@ -38,8 +41,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     the room for its alignment makes of every one): the elements of a column are up to a page apart,
     and with small pages a sweep along y would miss the TLB at every one.
     """
-    nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-    return aligned(shape, dtype, HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT)
+    return aligned(shape, dtype)
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
