@@ -65,7 +65,7 @@ def keeps_tokens(runtime):
 
 
 def one_more_in_flight(runtime):
-    @around(runtime.polling.Polling, "__init__")
+    @around(runtime.waiting.Waiting, "__init__")
     def made(original, self, job, outstanding, workers, here, limit, *options):
         original(self, job, outstanding, workers, here, limit + 1, *options)
 

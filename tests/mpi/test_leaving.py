@@ -12,7 +12,7 @@ CASES = (
     "leaving_cases:told,on_all,inside_a_round,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
 )
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
-PROGRAM = """
+USE = """
 import sys
 from mpi4py import MPI
 import overlap
@@ -21,7 +21,8 @@ def use(rt):
     async def program(z):
         await rt.comm.Barrier()
     rt.pipelined(program)([0])
-
+"""
+PROGRAM = f"""{USE}
 comm, how = MPI.COMM_WORLD, sys.argv[1]
 rt = overlap.Runtime(comm, deadline_s=1 if how == "never" else None)
 use(rt)
@@ -34,15 +35,7 @@ if how in ("never", "mpi4py"):
 use(rt)
 """
 
-UNDER_PYTEST = """
-from mpi4py import MPI
-import overlap
-
-def use(rt):
-    async def program(z):
-        await rt.comm.Barrier()
-    rt.pipelined(program)([0])
-
+UNDER_PYTEST = f"""{USE}
 def test_with():
     with overlap.Runtime(MPI.COMM_WORLD, deadline_s=None) as rt:
         use(rt)

@@ -58,7 +58,7 @@ class NotIssued(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """What waiting rests on: `overlap.timing.simulate` has one with a virtual clock.
+    """What waiting rests on: tests have one with a virtual clock, which `overlap.timing.simulate` is held to.
 
     Attributes
     ----------

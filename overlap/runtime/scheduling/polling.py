@@ -35,13 +35,9 @@ class Polling(Waiting):
     """
 
     naps = True
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._in_flight: list[Any] = []  # who waits for each of `_requests`: a `Slot`, or a `Pending`
-        self._sleep_s = SHORTEST_SLEEP_S
-        self._interval_s = 0.0  # between the last completions
-        self._last_completion = 0.0
+    _sleep_s = SHORTEST_SLEEP_S
+    _interval_s = 0.0  # between the last completions
+    _last_completion = 0.0
 
     def make_room(self) -> None:
         # What is awaited later does not count: its other half may be what there must be room for.

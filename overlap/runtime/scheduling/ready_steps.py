@@ -58,7 +58,7 @@ class ReadySteps:
     on_error : callable
         Given the exception of a task that raised one. Tasks must not: their pipeline would never end.
     queue : callable
-        Makes the queue on which idle workers sleep (`overlap.timing.simulate` has its own).
+        Makes the queue on which idle workers sleep (on a virtual clock, tests have their own).
 
     Attributes
     ----------

@@ -82,6 +82,7 @@ class Waiting:
         self._awaited: Any = None  # the slot whose item is slept for, or `EVERY`; guarded by `Job.lock`
         self._ready: list[Slot] = []  # slots whose next step is to be run, where no workers take them
         self._requests: list[Any] = []  # in flight
+        self._in_flight: list[Any] = []  # who waits for each of them: a `Slot`, or a `Pending`
         self._pending: list[Pending] = []  # what slices have started and not awaited yet
         self._wake_event: Any = None  # for who sleeps while workers run steps
         self._watching = False  # the watchdog was told of what is in flight while this thread had nothing to do
