@@ -35,6 +35,7 @@ import numba
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
@@ -149,10 +150,12 @@ class _Cache(FunctionCache):
         """Return a function that compiles, and that ends its turns even if compiling fails."""
 
         def compiled(*args: Any) -> Any:
-            try:
-                return compile_(*args)
-            finally:
-                self._cache_file.end_turns()
+            # numba's own lock ends before the turns do: two threads would close each other's files.
+            with global_compiler_lock:
+                try:
+                    return compile_(*args)
+                finally:
+                    self._cache_file.end_turns()
 
         return compiled
 

@@ -131,6 +131,22 @@ def test_ranks_that_start_together_compile_once(folder, argument, result):
     assert not list(folder.rglob("*.turn"))
 
 
+def test_threads_that_compile_at_once_end_their_own_turns(folder):
+    """A turn that ends slowly is ended by no other thread, which would close a file that is open no more."""
+    code = """
+        import os, time
+        from concurrent.futures import ThreadPoolExecutor
+        import outer
+
+        close = os.close
+        os.close = lambda file: (time.sleep(0.3), close(file))
+        with ThreadPoolExecutor(4) as threads:
+            print(list(threads.map(outer.twice, [3, 3, 0.5, 3])), 0)
+        """
+    assert ended(start(folder, code=textwrap.dedent(code))) == ([6, 6, 1.0, 6], 0)
+    assert not list(folder.rglob("*.turn"))
+
+
 def test_who_is_stopped_while_compiling_keeps_nobody(folder):
     holds = TURN.format(
         folder=str(folder), steps="lock(file, how); print('held', flush=True); time.sleep(600)", before=""
