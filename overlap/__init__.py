@@ -7,7 +7,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
     transactions    files that are changed wholly or not at all
-    renamed         names that have changed
+    renamed         names that have changed, and arguments that have gone
     masks           masked arrays, which are refused
     uncopied        what can be neither copied nor pickled
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child

@@ -1,4 +1,4 @@
-"""Names that have changed: the old ones are still found, with a `DeprecationWarning`."""
+"""Names that have changed, and arguments that have gone: the old ones still work, with a `DeprecationWarning`."""
 
 from __future__ import annotations
 
@@ -43,3 +43,16 @@ def old_method(name: str, new: str) -> Any:
         return getattr(owner, new)
 
     return property(find, doc=f"Old name of `{new}`.")
+
+
+def old_argument(call: str, name: str, advice: str) -> None:
+    """Warn, where the caller of a function is, that the function was given an argument that it needs no more.
+
+    Parameters
+    ----------
+    call, name : str
+        The function, and the argument.
+    advice : str
+        What to do instead.
+    """
+    warn(f"{call} needs no {name} now: {advice}", DeprecationWarning, stacklevel=3)

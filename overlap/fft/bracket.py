@@ -32,6 +32,7 @@ import numpy as np
 from ..arrays import Layout
 from ..arrays.exchange import exchange_problem
 from ..errors import InputError
+from ..renamed import old_argument
 from ..runtime import worker_index
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
@@ -326,7 +327,7 @@ class Bracket(Plan):
         self._check_in_use()
         return buffers(self._stages)
 
-    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> None:
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool | None = None) -> None:
         """Compute one slice's bracket in a slice program: await two all-to-alls, on one rank nothing; see `stagger`.
 
         Parameters
@@ -335,15 +336,21 @@ class Bracket(Plan):
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
         buffers : Buffers
             As `buffers` makes it.
+        compute : bool, optional
+            Deprecated. False: only exchange; use `operations` in a skeleton instead.
 
         Raises
         ------
         InputError
             An argument does not fit; in a slice program all ranks then raise a `SliceError`.
         """
+        if compute is not None:
+            old_argument("Bracket.apply", "compute", "a skeleton returns Bracket.operations(f, out, buffers)")
         for step in self._steps(f, out, buffers):
             if isinstance(step, Exchange):
                 await step.operation()
+            elif compute is not None and not compute:
+                continue
             elif isinstance(step, Call):
                 step.function(array("q"))
             else:

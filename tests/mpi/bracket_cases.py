@@ -132,6 +132,26 @@ def own_program(comm):
         assert (sums == comm.size).all()
 
 
+def old_argument_of_apply(comm):
+    """`apply` accepts `compute`, and warns in the slice program: False awaits the same, and computes nothing."""
+    shape = (4, 4, 5, 7)
+    a, f = modes(shape[1:], 7), modes(shape, 8)
+    with overlap.Runtime(comm) as runtime, overlap.Bracket(runtime, shape, SPACING) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        mine = np.ascontiguousarray(f[:, :, bracket.rows])
+        expected, found = bracket(mine), bracket.spectrum.empty()
+
+        @runtime.pipelined(buffers=bracket.buffers, wait="off")
+        async def program(z, slot, compute):
+            await bracket.apply(mine[z], found[z], slot, compute=compute)
+
+        for compute in (True, comm.rank == 0):  # ranks that await something else raise an error
+            with pytest.warns(DeprecationWarning, match="Bracket.apply needs no compute now") as warnings:
+                program(range(shape[0]), compute)
+            assert {one.filename for one in warnings} == {__file__}
+            assert compute is not True or np.array_equal(found, expected)
+
+
 def bad_input(comm):
     """One clear error on every rank, and the plan goes on."""
     last = comm.rank == comm.size - 1

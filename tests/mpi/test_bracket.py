@@ -25,7 +25,7 @@ def test_same_bits_on_any_ranks(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_in_a_slice_program(ranks):
-    jobs.run_job("bracket_cases:own_program", ranks)
+    jobs.run_job("bracket_cases:own_program,old_argument_of_apply", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
