@@ -1,131 +1,108 @@
-"""How good the chosen settings are: `auto` and `tune` against an exhaustive scan, 12 cases.
+"""How good the settings are that plans choose in their first calls: run after run, each from nothing.
 
-    python bench/tuning.py [CASE ...]       measure what is not measured yet, or the cases named
+    python bench/tuning.py [--links shm 2gbit 4gbit] [--jobs NAME ...] [--runs 10] [--quick]
     python bench/tuning.py --table          only write the table again
 
-Each case is one job of two ranks. The plan chooses its settings (auto), then tunes itself, then
-every combination of mode, slices per message, depth and exchanges in flight runs once, and those within
-`CLOSE` of the best again. At last the best of the scan, auto and tuned run in turns, and their
-medians of the slowest rank's times are compared. Results: bench/results/tuning.json and .md.
+Jobs are a spectral operation, and forward and backward transforms of planes and of a field. A run is one job of two
+ranks, each pinned to a core, with an empty cache. Every second run has a process beside it that never sleeps. The plan
+chooses its settings in its first calls (`auto`). Then every combination of way to wait, slices per message and depth
+that tuning knows runs once, the best of them again, and the best few with `auto` in turns: the smallest median of the
+slowest rank's times is `best`. What is compared are other rounds, in which `best`, `auto` and the fastest without
+overlap (`off`) take turns: the smallest of several medians that chance has a part in would be too small. Results:
+bench/results/tuning.json and .md.
 """
 
+import argparse
 import json
 import os
-import statistics
+import subprocess
 import sys
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 from overlap import files
 from overlap.tools import launch
-from overlap.tools.bench.cases import Case
-from overlap.tools.bench.jobs import JOBS
-from overlap.tools.bench.report import commit, machine
-from overlap.tools.bench.table import markdown
 
 RESULTS = Path(__file__).parent / "results" / "tuning"
 RANKS = 2
-BUDGET_S = 15.0
-DEPTHS = (1, 2, 4, 8, 16, 32)
-LARGEST_MESSAGE = 2**22  # bytes
-CLOSE = 1.2  # times the scan's best: worth more runs
-FINALISTS = 5
-FINAL_ROUNDS = 21
-TUNED_LIMIT, AUTO_LIMIT = 1.03, 1.10
-CASES = {
-    f"{link} {workload} {slices} x {n} {dtype}": (
-        link,
-        Case(workload=workload, slices=slices, shape=(n, n), dtype=dtype, link=link),
-    )
-    for link, workload, slices, n, dtype in (
-        ("shm", "fft2", 1024, 64, "c8"),
-        ("shm", "operation", 32, 256, "f8"),
-        ("shm", "fft2", 16, 512, "c16"),
-        ("shm", "fft2", 8, 1024, "f4"),
-        ("2gbit", "fft2", 1024, 64, "f8"),
-        ("2gbit", "fft2", 256, 128, "c8"),
-        ("2gbit", "fft2", 16, 512, "c16"),
-        ("2gbit", "fft2", 8, 1024, "f8"),
-        ("4gbit", "operation", 128, 128, "f4"),
-        ("4gbit", "fft2", 64, 256, "c16"),
-        ("4gbit", "operation", 16, 512, "f8"),
-        ("4gbit", "fft2", 8, 1024, "c8"),
-    )
+JOBS = {  # workload, direction, slices, shape, type
+    "operation": ("operation", "forward", 16, (512, 512), "f8"),
+    "fft2 forward": ("fft2", "forward", 16, (512, 512), "c16"),
+    "fft2 backward": ("fft2", "backward", 16, (512, 512), "c16"),
+    "fft3 forward": ("fft3", "forward", 1, (128, 128, 128), "c16"),
+    "fft3 backward": ("fft3", "backward", 1, (128, 128, 128), "c16"),
 }
+LINKS = ("shm", "2gbit", "4gbit")
+SETTLED = 200  # calls in which a plan has found its settings, at most
+AGAIN, FINALISTS, FINAL_ROUNDS = 8, 4, 15
+ROUNDS = 31
+LIMIT = 1.03  # times the best, and times `off`
 
 
-# --- one rank -------------------------------------------------------------------------------------
+# ---- on the ranks --------------------------------------------------------------------------------
 
 
-def measure(name):
-    """Measure a case; collective. The record, on rank 0."""
+def measure(name, link, quick):
+    """Measure a run; collective. The record."""
+    os.environ["OVERLAP_CACHE"] = ""
     from mpi4py import MPI
 
-    from overlap import FFT2
+    import overlap
+    from overlap.tools.bench import jobs
+    from overlap.tools.bench.cases import Case
 
     comm = MPI.COMM_WORLD
-    _, case = CASES[name]
-    with FFT2(comm, case.global_shape, case.dtype, tuning="") as plan:
-        job = JOBS[case.workload](case, plan)
-        transform = job.transform(plan)
-        out = plan.spectrum.empty()
+    workload, direction, slices, shape, dtype = JOBS[name]
+    if quick:
+        slices, shape = min(slices, 4), tuple(n // 8 for n in shape)
+    case = Case(workload=workload, slices=slices, shape=shape, dtype=dtype, link=link)
+    job_class = jobs.JOBS[workload]
+    with job_class.plan(comm, case, wait="auto") as plan:
+        job = job_class(case, plan)
+        transform, inputs = job.transform(plan), job.inputs
+        if direction == "backward":
+            inputs = (transform(*inputs),)
+            transform = plan.backward
+        out = transform(*inputs)
+        for _ in range(SETTLED):
+            transform(*inputs, out=out)
+            if transform.refinement is None:
+                break
         auto = transform.settings
-        transform.tune(BUDGET_S)
-        tuned = transform.settings
+        candidates = transform.candidates(transform, overlap.Settings())
+        scan = list(dict.fromkeys(replace(one, effort=auto.effort) for one in candidates.grid()))
+        if quick:
+            scan = scan[::10]
 
         def rounds(entrants, count):
-            return run_rounds(comm, transform, entrants, job.inputs, out, count)
+            return times_s(comm, transform, list(dict.fromkeys(entrants)), inputs, out, count)
 
-        scan = dict.fromkeys(grid(case, comm.allreduce(transform.nbytes_per_slice(), MPI.MAX)))
-        rounds([auto], 2)
-        first = rounds(list(scan), 1)
-        best = min(min(values) for values in first.values())
-        close = [settings for settings, values in first.items() if values[0] <= CLOSE * best]
-        again = rounds(close, 3)
-        finalists = sorted(close, key=lambda settings: statistics.median(again[settings]))
-        finalists = finalists[:FINALISTS]
-        final = rounds(list(dict.fromkeys((*finalists, auto, tuned))), FINAL_ROUNDS)
-        median = {settings: statistics.median(values) for settings, values in final.items()}
-        winner = min(finalists, key=median.get)
+        def fastest(found):
+            return sorted(found, key=lambda settings: min(found[settings]))
+
+        first = fastest(rounds(scan, 1))
+        again = fastest(rounds(first[:AGAIN], 2))
+        off = next(one for one in first if one.wait == "off")
+        final = rounds([*again[:FINALISTS], auto], FINAL_ROUNDS)
+        best = min(final, key=lambda settings: median(final[settings]))
+        medians = {one: median(times) for one, times in rounds([best, auto, off], ROUNDS).items()}
         return {
-            "case": name,
+            "job": name,
+            "link": link,
             "scanned": len(scan),
-            "best": str(winner),
-            "best_s": median[winner],
-            "auto": str(auto),
-            "auto_s": median[auto],
-            "auto_ratio": median[auto] / median[winner],
-            "tuned": str(tuned),
-            "tuned_s": median[tuned],
-            "tuned_ratio": median[tuned] / median[winner],
-            "gain": transform.tuned.gain,
-            "tried": transform.tuned.tried,
-            "case_fields": asdict(case),
-            "ranks": comm.size,
-            "budget_s": BUDGET_S,
-            "mpi": MPI.Get_library_version().split("\n")[0].strip("\0"),
+            **{
+                key: {"settings": str(one), "s": medians[one]}
+                for key, one in (("best", best), ("auto", auto), ("off", off))
+            },
+            "mpi": MPI.Get_library_version().split("\n")[0].strip("\0 "),
         }
 
 
-def grid(case, slice_nbytes):
-    """Every combination worth the name."""
-    from overlap.fft import Settings
-
-    chunk = 1
-    while chunk <= case.slices and (chunk == 1 or chunk * slice_nbytes <= LARGEST_MESSAGE):
-        yield Settings("off", 1, chunk, 1)
-        for depth in DEPTHS:
-            if depth == 1 or depth < 2 * case.slices // chunk:
-                yield Settings("block", depth, chunk, depth)
-                for in_flight in {depth, max(1, depth // 4)}:
-                    yield Settings("poll", depth, chunk, in_flight)
-        chunk *= 2
-
-
-def run_rounds(comm, transform, entrants, inputs, out, count):
+def times_s(comm, transform, entrants, inputs, out, count):
     """Seconds of the slowest rank by settings, `count` each, in turns."""
-    from time import perf_counter
-
     from mpi4py import MPI
 
     seconds = {settings: [] for settings in entrants}
@@ -142,89 +119,128 @@ def run_rounds(comm, transform, entrants, inputs, out, count):
     return seconds
 
 
-# --- the driver -----------------------------------------------------------------------------------
+# ---- the driver ----------------------------------------------------------------------------------
 
 
-def run_case(name):
-    """Run a case on ranks of its own; its record."""
-    link, _ = CASES[name]
+@contextmanager
+def busy(wanted):
+    """Meanwhile, a process that never sleeps, if `wanted`."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def run(name, link, number, quick):
+    """Run a job on ranks of its own; its record."""
     found = {}
-    status = launch.run_ranks(
-        [sys.executable, os.path.abspath(__file__), "--rank", name],
-        ranks=RANKS,
-        link=None if link == "shm" else link,
-        deadline_s=240,
-        on_line=launch.listening(found.update),
-    )
+    with busy(number % 2):
+        status = launch.run_ranks(
+            [sys.executable, os.path.abspath(__file__), "--rank", name, link, *["--quick"] * quick],
+            ranks=RANKS,
+            link=None if link == "shm" else link,
+            deadline_s=240,
+            on_line=launch.listening(found.update),
+        )
     if status or not found:
-        raise SystemExit(f"{name}: the ranks ended with status {status}")
-    return found | {"machine": machine(), "commit": commit()}
+        raise SystemExit(f"{name}, {link}: the ranks ended with status {status}")
+    return found | {"run": number, "busy": bool(number % 2)}
 
 
-def load():
-    """Records by case."""
-    path = RESULTS.with_suffix(".json")
-    return json.loads(path.read_text()) if path.exists() else {}
+def ratio(record, to):
+    """How many times longer the chosen settings take."""
+    return record["auto"]["s"] / record[to]["s"]
 
 
-def table(records):
+def line(record):
+    """A record as text."""
+    return (
+        f"{record['link']:6} {record['job']:14} {'busy' if record['busy'] else 'alone':6}"
+        f" auto {1e3 * record['auto']['s']:7.2f} ms, over best {ratio(record, 'best'):.3f}, "
+        f"over off {ratio(record, 'off'):.3f}; auto: {record['auto']['settings']}; best: {record['best']['settings']}"
+    )
+
+
+def table(results):
     """All records as Markdown."""
-    any_record = next(iter(records.values()))
-    lines = [
-        "# Tuned and automatic settings against an exhaustive scan",
-        "",
-        f"`python bench/tuning.py`: {any_record['machine']['cpu']}, "
-        f"{any_record['machine']['cores']} cores, {RANKS} ranks, 1 worker each, "
-        f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. "
-        f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most "
-        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.",
-        "",
-    ]
+    from overlap.tools.bench.table import markdown
+
+    records = results["runs"]
+    about = results["machine"]
     rows = []
-    for name in CASES:
-        if name in records:
-            record = records[name]
-            cells = [name, record["scanned"]]
-            cells += [f"{1e3 * record[key + '_s']:.1f}" for key in ("best", "auto", "tuned")]
-            for key, limit in (("auto", AUTO_LIMIT), ("tuned", TUNED_LIMIT)):
-                text = f"{record[key + '_ratio']:.3f}"
-                cells.append(f"**{text}**" if record[key + "_ratio"] > limit else text)
-            cells.append("; ".join(record[key] for key in ("best", "auto", "tuned")))
-            rows.append(cells)
-    met = [
-        sum(record[key + "_ratio"] <= limit for record in records.values())
-        for key, limit in (("tuned", TUNED_LIMIT), ("auto", AUTO_LIMIT))
-    ]
-    lines += [
-        markdown(
-            ("case", "scanned", "best", "auto", "tuned", "auto / best", "tuned / best", "settings: best; auto; tuned"),
-            rows,
-        ),
-        "",
-        f"Met: tuned in {met[0]}, auto in {met[1]} of {len(records)} cases.",
-        "",
-    ]
-    return "\n".join(lines)
+    for link, name in dict.fromkeys((record["link"], record["job"]) for record in records):
+        for beside in (False, True):
+            these = [r for r in records if (r["link"], r["job"], r["busy"]) == (link, name, beside)]
+            if these:
+                over_best, over_off = ([ratio(record, to) for record in these] for to in ("best", "off"))
+                rows.append(
+                    (
+                        f"{link} {name}",
+                        "yes" if beside else "no",
+                        f"{1e3 * median(record['auto']['s'] for record in these):.1f}",
+                        f"{sum(one <= LIMIT for one in over_best)} of {len(these)}",
+                        f"{median(over_best):.3f} ({max(over_best):.3f})",
+                        f"{median(over_off):.3f} ({max(over_off):.3f})",
+                    )
+                )
+    close = sum(ratio(record, "best") <= LIMIT for record in records)
+    slower = sum(ratio(record, "off") > LIMIT for record in records)
+    return "\n".join(
+        [
+            "# Settings that plans choose in their first calls against fixed ones",
+            "",
+            f"`python bench/tuning.py`, {about['cpu']}, {about['cores']} cores, {RANKS} ranks, 1 worker each, "
+            f"{records[0]['mpi']}, commit {results['commit']}, {results['date']}. Every run begins with an empty cache. "
+            f"Times over the best, and over the fastest without overlap: median of the runs (largest).",
+            "",
+            markdown(
+                ("job", "busy process beside", "auto, ms", f"within {LIMIT - 1:.0%}", "auto / best", "auto / off"), rows
+            ),
+            "",
+            f"Within {LIMIT - 1:.0%} of the best: {close} of {len(records)} runs. "
+            f"Slower than without overlap by more than {LIMIT - 1:.0%}: {slower}.",
+            "",
+        ]
+    )
 
 
-def main(names):
-    records = load()
-    for name in names or [name for name in CASES if name not in records]:
-        records[name] = run_case(name)
-        RESULTS.parent.mkdir(exist_ok=True)
-        files.write(RESULTS.with_suffix(".json"), json.dumps(records, indent=1) + "\n")
-        print(name, f"auto {records[name]['auto_ratio']:.3f}", f"tuned {records[name]['tuned_ratio']:.3f}", flush=True)
-    files.write(RESULTS.with_suffix(".md"), table(records))
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--links", nargs="+", default=LINKS)
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS), metavar="NAME")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="only to see it work: small, and kept nowhere")
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        from mpi4py import MPI
+
+        record = measure(*options.rank, options.quick)
+        if MPI.COMM_WORLD.rank == 0:
+            launch.tell(record)
+        return
+    from overlap.tools.bench.report import commit, machine
+
+    path = RESULTS.with_suffix(".json")
+    if not options.table:
+        from datetime import date
+
+        results = {"machine": machine(), "commit": commit(), "date": str(date.today()), "runs": []}
+        for number in range(options.runs):
+            for link in options.links:
+                for name in options.jobs:
+                    results["runs"].append(run(name, link, number, options.quick))
+                    print(line(results["runs"][-1]), flush=True)
+            if not options.quick:
+                files.write(path, json.dumps(results, indent=1) + "\n")
+        if options.quick:
+            return
+    files.write(RESULTS.with_suffix(".md"), table(json.loads(path.read_text())))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--rank"]:
-        from mpi4py import MPI
-
-        record = measure(sys.argv[2])
-        if MPI.COMM_WORLD.rank == 0:
-            launch.tell(record)
-    elif sys.argv[1:] == ["--table"]:
-        files.write(RESULTS.with_suffix(".md"), table(load()))
-    else:
-        main(sys.argv[1:])
+    main()
