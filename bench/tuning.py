@@ -193,8 +193,8 @@ def table(results):
             "# Settings that plans choose in their first calls against fixed ones",
             "",
             f"`python bench/tuning.py`, {about['cpu']}, {about['cores']} cores, {RANKS} ranks, 1 worker each, "
-            f"{records[0]['mpi']}, commit {results['commit']}, {results['date']}. Every run begins with an empty cache. "
-            f"Times over the best, and over the fastest without overlap: median of the runs (largest).",
+            f"{records[0]['mpi']}, commit {results['commit']}, {results['date']}. Every run begins with an empty "
+            f"cache. Times over the best, and over the fastest without overlap: median of the runs (largest).",
             "",
             markdown(
                 ("job", "busy process beside", "auto, ms", f"within {LIMIT - 1:.0%}", "auto / best", "auto / off"), rows
