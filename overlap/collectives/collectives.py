@@ -124,6 +124,7 @@ class Collectives(CollectiveContext):
             node.Free()
             state = window.state_of_all(self.rank, self.size)
             self._carrier = SeveralNodes(comm, members, state, window.state)
+            # Compiled code calls it by its address: it must live as long as the window.
             self._on_node = SlowPath(window, window.state, deadline_s, self._carrier, members.ranks[members.mine])
         self._slow_path = SlowPath(window, state, deadline_s, self._carrier, range(self.size))
         self._address = address_of(state)

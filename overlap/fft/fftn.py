@@ -116,7 +116,6 @@ class FFTN(FourierPlan):
         self._wanted = _places(axes, count) if axes is not None else tuple(range(count))
         self._wanted_split = None if split is None else _places(split, count) or ()
         self._lengths_wanted = None if s is None else integers(s) or ()
-        self._dtype_given = dtype
         super().__init__(
             comm,
             shape,

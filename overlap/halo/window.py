@@ -54,7 +54,7 @@ class LinkWindow:
         attend: Callable[[int, int], None],
     ) -> None:
         self._coordinator, self._node, self._peers = coordinator, node, peers
-        self._attend, self._traffic = attend, traffic
+        self._attend, self._traffic = attend, traffic  # compiled code calls `attend` by its address: it must live on
         self._mapped: list[dict[int, np.ndarray]] = []
         self.sources = np.zeros(len(local.items), np.int64)
         self._scratch = np.zeros(LINE // 8, np.int64)

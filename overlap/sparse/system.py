@@ -94,7 +94,7 @@ class System:
         shift: Any = 0.0,
         **agreed: Any,
     ) -> None:
-        self._name, self._M, self._callback, self._shift = name, M, callback, shift
+        self._name, self._callback, self._shift = name, callback, shift
         self._product = A
         self._matrix: Matrix | None = None
         self._watch = _Watch()
