@@ -45,6 +45,11 @@ def dtype_sent(dtype: Any, exchange: str | None) -> np.dtype:
     return given if exchange is None else np.dtype(f"{given.kind}{given.itemsize // 2}")
 
 
+def travelling(exchange: str | None) -> str:
+    """Tell in descriptions how numbers travel, if not as they are."""
+    return "" if exchange is None else ", exchanged in single precision"
+
+
 def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
     """Return an array's numbers as they travel.
 

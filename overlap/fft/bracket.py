@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Layout
-from ..arrays.exchange import exchange_problem
+from ..arrays.exchange import exchange_problem, travelling
 from ..errors import InputError
 from ..renamed import old_argument
 from ..runtime import worker_index
@@ -250,7 +250,7 @@ class Bracket(Plan):
         return (
             f"Bracket of {self.shape[0]} slices of {self.shape[1]} planes, modes "
             f"{self.shape[2:]} on {self.points[0]} x {self.points[1]} points, "
-            f"{self._sharers()}{self._travelling()}"
+            f"{self._sharers()}{travelling(self.exchange)}"
         )
 
     def _notes(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import AxisSwap
+from ..arrays.exchange import travelling
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.compiled_function import can_be_compiled
@@ -117,7 +118,7 @@ class FFT2(FourierPlan):
             super()._choose(name, transform)
 
     def _title(self) -> str:
-        return f"FFT2 {self._shape} {self._dtype}{self._in_kinds()} {self._sharers()}{self._travelling()}"
+        return f"FFT2 {self._shape} {self._dtype}{self._in_kinds()} {self._sharers()}{travelling(self.exchange)}"
 
     def pointwise(
         self,

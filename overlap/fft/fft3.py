@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import AxisSwap
-from ..arrays.exchange import dtype_sent
+from ..arrays.exchange import dtype_sent, travelling
 from .array_layout import ArrayLayout, grid_problem
 from .fourier import FourierPlan
 from .planning.grids import near_grids
@@ -122,7 +122,7 @@ class FFT3(FourierPlan):
     def _title(self) -> str:
         P, Q = self.grid
         of = f"{self._dtype}{self._in_kinds()}"
-        return f"FFT3 {self._shape} {of}, grid {P} x {Q}, {self._sharers()}{self._travelling()}"
+        return f"FFT3 {self._shape} {of}, grid {P} x {Q}, {self._sharers()}{travelling(self.exchange)}"
 
     def pointwise(
         self,

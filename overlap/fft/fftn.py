@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import AxisSwap, Layout
+from ..arrays.exchange import travelling
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
@@ -265,7 +266,10 @@ class FFTN(FourierPlan):
 
     def _title(self) -> str:
         of = f"{self._dtype}{self._in_kinds()}"
-        return f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
+        return (
+            f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
+            f"{travelling(self.exchange)}"
+        )
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the mode numbers of this rank's part of the spectrum.

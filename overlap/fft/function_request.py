@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import DistArray, Distribution, block
+from ..arrays.exchange import exchange_problem
 from ..errors import InputError
 from ..runtime import Runtime
 from .arguments import NORMS, axes_of_array, choice_problem, integers, shown
@@ -70,6 +71,12 @@ class Request:
     s: tuple[int, ...] | None
     norm: str | None
     workers: int
+    exchange: str | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the plan that serves the request."""
+        return {"norm": self.norm, "exchange": self.exchange}
 
     def agreed(self) -> dict[str, Any]:
         """Return what must be the same on all ranks, by the arguments' names."""
@@ -83,8 +90,8 @@ class Request:
             "axes": self.axes,
             "split": self.held,
             "s": self.s,
-            "norm": self.norm,
             "workers": self.workers,
+            **self.options,
         }
 
 
@@ -133,6 +140,7 @@ def request_of(
     norm: str | None,
     workers: int | None,
     split: int | None,
+    exchange: str | None,
 ) -> Request:
     """Check the arguments of this rank."""
     dimensions = array.ndim
@@ -146,7 +154,7 @@ def request_of(
             f"axes={shown(axes)}"
         )
     count = len(chosen)
-    if problem := choice_problem(norm=(norm, NORMS)):
+    if problem := choice_problem(norm=(norm, NORMS)) or exchange_problem(exchange):
         raise InputError(problem)
     if lengths is not None and (len(lengths) != count or min(lengths) < 1):
         raise InputError(f"expected s to be {count} positive integers or None, received {shown(s)}")
@@ -186,7 +194,7 @@ def request_of(
         raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
     threads = 1 if workers is None else int(workers)
     usually = in_order and (ranks == 1 or held == usual)
-    return Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads)
+    return Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads, exchange)
 
 
 def real_space(kind: Kind, request: Request, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:

@@ -68,16 +68,16 @@ class _Plans:
 
         It is an `FFTN` that is split along an axis in real space; if that is None, an `FFT2` or `FFT3`.
         """
-        norm, axes = request.norm, request.axes
-        key = shape, dtype, norm, request.workers, axes, split
+        axes, options = request.axes, request.options
+        key = shape, dtype, *options.values(), request.workers, axes, split
         if key not in self._plans:
             runtime = self.runtime(request.workers)
             if split is not None:
-                self._plans[key] = FFTN(runtime, shape, dtype, axes=axes, split=split, norm=norm)
+                self._plans[key] = FFTN(runtime, shape, dtype, axes=axes, split=split, **options)
             elif len(axes) == 2:
-                self._plans[key] = FFT2(runtime, shape, dtype, norm=norm)
+                self._plans[key] = FFT2(runtime, shape, dtype, **options)
             else:
-                self._plans[key] = FFT3(runtime, shape, dtype, norm=norm, layout={"grid": (1, self._comm.size)})
+                self._plans[key] = FFT3(runtime, shape, dtype, layout={"grid": (1, self._comm.size)}, **options)
             if len(self._plans) > KEPT:
                 self._plans.popitem(last=False)[1].close()
         self._plans.move_to_end(key)
@@ -125,6 +125,7 @@ def _transform(
     norm: str | None,
     workers: int | None,
     split: int | None,
+    exchange: str | None,
 ) -> DistArray:
     """Do what any of the functions does."""
     # What one rank has asked for before, in just this way, needs no look.
@@ -134,7 +135,7 @@ def _transform(
         type(where) is MPI.Intracomm
         and where
         and where.size == 1
-        and s is workers is split is None
+        and s is workers is split is exchange is None
         and type(axes) is tuple
         and {*map(type, axes)} == {int}
         and (norm is None or type(norm) is str)
@@ -156,7 +157,7 @@ def _transform(
         if problem := mask_problem(x=x):
             raise InputError(problem)
         array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
-        request = request_of(kind, array, rendezvous.size, s, axes, norm, workers, split)
+        request = request_of(kind, array, rendezvous.size, s, axes, norm, workers, split, exchange)
         base.preflight(**request.agreed())
         held_shape = global_shape_of(request, base)
         shape, dtype = real_space(kind, request, held_shape)
@@ -172,7 +173,7 @@ def _transform(
         with base.collective_section("fitting an array"):
             given = fitted(wanted, given, request, held_shape)
         if base.coordinator.maximum(int(given.local_slice != wanted.local_slice)):
-            given = given.redistribute(wanted)
+            given = given.redistribute(wanted, exchange=exchange)
     return run(given)
 
 
@@ -203,8 +204,9 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
         overwrite_x: bool = False,
         workers: int | None = None,
         split: int | None = None,
+        exchange: str | None = None,
     ) -> DistArray:
-        return _transform(kind, x, comm, None if n is None else (n,), (axis,), norm, workers, split)
+        return _transform(kind, x, comm, None if n is None else (n,), (axis,), norm, workers, split, exchange)
 
     def function_of_several(
         x: Any,
@@ -216,8 +218,9 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
         overwrite_x: bool = False,
         workers: int | None = None,
         split: int | None = None,
+        exchange: str | None = None,
     ) -> DistArray:
-        return _transform(kind, x, comm, s, axes, norm, workers, split)
+        return _transform(kind, x, comm, s, axes, norm, workers, split, exchange)
 
     function: Any = function_of_one if kind.count == 1 else function_of_several
     lengths = (_ONE if kind.count == 1 else _SEVERAL).format(output=_OUTPUT[kind.real and not kind.forward])
@@ -237,6 +240,8 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
         Threads per rank; default: 1.
     split : int, optional
         The axis of a plain array `x` that is split over the ranks: {_split_in_words(kind)}
+    exchange : {{None, "f4"}}
+        ``"f4"``: doubles are sent as singles, as of `FFT2`.
 
     Returns
     -------

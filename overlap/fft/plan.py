@@ -302,10 +302,6 @@ class Plan(OnRuntime):
         else:
             choose(transform, self._requested, self._memory)
 
-    def _travelling(self) -> str:
-        """Tell how numbers travel, if not as they are."""
-        return "" if self.exchange is None else ", exchanged in single precision"
-
     # ---- what a plan supplies ------------------------------------------------------------------
 
     def _notes(self) -> list[str]:

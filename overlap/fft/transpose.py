@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from ..arrays import Distribution, chunks, length_of
 from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
-from ..arrays.exchange import dtype_sent, exchange_problem
+from ..arrays.exchange import dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
 from ..runtime.coordinator.arguments import count_problem
@@ -179,10 +179,9 @@ class Transpose(OnRuntime):
                 closing.callback(getattr(self, name).release)
 
     def _title(self) -> str:
-        travelling = "" if self.exchange is None else ", exchanged in single precision"
         return (
             f"Transpose {self.source.global_shape} {self.dtype}, split along {self.source.axes} and "
-            f"{self.target.axes}, {self._sharers()}{travelling}"
+            f"{self.target.axes}, {self._sharers()}{travelling(self.exchange)}"
         )
 
 

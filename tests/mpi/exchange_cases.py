@@ -6,8 +6,12 @@ import bracket_cases
 import numpy as np
 from fft2_cases import WAITS, raised, random, same_bits, same_everywhere
 from fft3_cases import small_units
+from mpi4py import MPI
 
 import overlap
+import overlap.fft
+from overlap.arrays import block
+from overlap.compat.mpi4py_fft import PFFT
 
 ROUNDING = 2.0**-24  # of a number that becomes a single, relative to it
 # An output is a sum over a line of numbers that were rounded. Each error is a share of its number, spread over +-2^-24
@@ -288,3 +292,70 @@ def redistribution(comm):
             same_everywhere(comm, str(raised(overlap.InputError, u.redistribute, 0, exchange=exchange)))
     error = raised(overlap.InputError, u.real.astype("f4").redistribute, 0, exchange="f4")
     assert "double precision" in str(error)
+
+
+def functions(comm):
+    """The functions with scipy's names exchange singles if asked to, along any axes, and pad and cut as before."""
+    shape = 5, 12, 9
+    values = random(np.random.default_rng(7), shape, "c16")
+    for name, exchanges, options in (
+        ("fft2", 1, {}),
+        ("rfft2", 1, {"norm": "ortho"}),
+        ("fftn", 1, {"axes": (0, 2, 1)}),
+        ("rfftn", 1, {}),
+        ("fft", 3, {"axis": 1}),  # the other axes are whole: the exchange and what is around it are `FFTN`'s
+        ("fft2", 2, {"s": (9, 10)}),  # its input is split otherwise before
+    ):
+        data = values.real if name[0] == "r" else values
+        axis = 0 if name.endswith("n") else 1
+        part = block(shape[axis], comm.size)[comm.rank]
+        mine = np.ascontiguousarray(np.moveaxis(np.moveaxis(data, axis, 0)[part], 0, axis))
+        found = getattr(overlap.fft, name)(mine, comm, split=axis, exchange="f4", **options)
+        truth = getattr(np.fft, name)(data, **{"axes": (-2, -1)} | options if name.endswith("2") else options)
+        error = close(found, truth, found.local_slice, exchanges)
+        assert (comm.allreduce(error, MPI.MAX) > 1e-12) == (comm.size > 1)
+        inverse = name.replace("rfft", "irfft") if name[0] == "r" else f"i{name}"
+        if "s" not in options:
+            back = getattr(overlap.fft, inverse)(found, exchange="f4", **options | lengths_of(name, shape, options))
+            close(back, data, back.local_slice, 2 * exchanges)
+        doubles = getattr(overlap.fft, name)(mine, comm, split=axis, **options)
+        assert np.allclose(doubles, truth[doubles.local_slice], rtol=0, atol=1e-12)
+    if comm.size > 1:
+        large = mine * (1e300 if comm.rank == comm.size - 1 else 1)
+        same_everywhere(comm, str(raised(overlap.SliceError, overlap.fft.fft2, large, comm, exchange="f4")))
+    for dtype, exchange in (("c8", "f4"), ("c16", "f8")):
+        error = raised(overlap.InputError, overlap.fft.fft2, mine.astype(dtype), comm, exchange=exchange)
+        same_everywhere(comm, str(error))
+    overlap.fft.close_plans()
+
+
+def lengths_of(name, shape, options):
+    """The lengths that an inverse of half the spectrum cannot know."""
+    return {} if name[0] != "r" else {"s": shape if name.endswith("n") else shape[1:]}
+
+
+def drop_in(comm):
+    """A `PFFT` exchanges singles if asked to, and says so; where it makes no pipelines it refuses."""
+    shape = 6, 8, 10
+    for dtype, grid in (("D", None), ("d", (comm.size, 1, 1)), ("D", (1, comm.size, 1))):
+        values = random(np.random.default_rng(8), shape, {"d": "f8", "D": "c16"}[dtype])
+        truth = (np.fft.rfftn if dtype == "d" else np.fft.fftn)(values, norm="forward")
+        plan = PFFT(comm, shape, dtype=dtype, grid=grid, exchange="f4")
+        for text in (repr(plan), plan.describe()):
+            assert "exchanged in single precision" in text
+        found = plan.forward(values[plan.local_slice(False)])
+        error = close(found, truth, plan.local_slice(True), 2)
+        assert (comm.allreduce(error, MPI.MAX) > 1e-12) == (comm.size > 1)
+        close(plan.backward(truth[plan.local_slice(True)]), values, plan.local_slice(False), 2)
+        large = values[plan.local_slice(False)] * (1e300 if comm.rank == 0 else 1)
+        if comm.size > 1:
+            same_everywhere(comm, str(raised(overlap.SliceError, plan.forward, large)))
+        plan.destroy()
+    last = comm.rank == comm.size - 1
+    for options in (
+        {"dtype": "F", "exchange": "f4"},
+        {"dtype": "D", "backend": "numpy", "exchange": "f4"},
+        {"dtype": "D", "exchange": "f8" if last else "f4"},
+        {"dtype": "D", "exchange": "f4" if last and comm.size > 1 else "f2"},
+    ):
+        same_everywhere(comm, str(raised(overlap.InputError, PFFT, comm, shape, **options)))

@@ -193,6 +193,7 @@ def asked_differently(comm):
         "norm": (1, "ortho", "none", ["ortho"], np.ones(2), Unwilling()),
         "workers": (2, 0, -1, 10**6, 1.5, "1", np.nan, Unwilling()),
         "split": (2, "a", 1.5, Unwilling()),
+        "exchange": ("f4", "f8", 4, ["f4"], Unwilling()),
     }  # fmt: skip
     expected = np.fft.fft2(whole)
 

@@ -170,7 +170,7 @@ def function_calls() -> dict[str, Call]:
         spec = getattr(one, f"{kind}{'r' if real else ''}")
         x = filled(spec.spectrum if inverse else spec.real)
         of_one = {} if name[-1] in "2n" else {"axis": next(axis for axis in range(3) if axis not in x.axes)}
-        return {"x": x, "comm": lab.comm, "workers": 1, "norm": "ortho"} | of_one
+        return {"x": x, "comm": lab.comm, "workers": 1, "norm": "ortho", "exchange": "f4"} | of_one
 
     return {
         name: Call(

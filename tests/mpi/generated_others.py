@@ -164,6 +164,7 @@ DROP_IN = (
                     "padding": False,
                     "planner_effort": "FFTW_ESTIMATE",
                     "wait": "off",
+                    "exchange": "f4",
                 },
                 untold=NO_COMM,
                 legal=dict.fromkeys(

@@ -109,3 +109,13 @@ def test_openmpi():
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_redistribution(ranks):
     run("redistribution", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
+def test_functions(ranks):
+    run("functions", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
+def test_drop_in_for_mpi4py_fft(ranks):
+    run("drop_in", ranks)

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
+from ...arrays.exchange import exchange_problem, travelling
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
@@ -92,6 +93,8 @@ class PFFT:
         As of `Runtime`; that of the first of the plans on `comm` that are in use together.
     weights : sequence of numbers, optional
         One per rank, what the shares are in proportion to (`overlap.ArrayLayout`); not an argument of mpi4py-fft's.
+    exchange : {None, "f4"}
+        ``"f4"``: pipelines send doubles as singles, as of `overlap.FFT2`; not an argument of mpi4py-fft's.
 
     Attributes
     ----------
@@ -131,6 +134,7 @@ class PFFT:
 
     # What plans on one communicator have in common; a subclass' transforms may need none of it.
     _shared: Shared | None = None
+    _exchange: str | None = None
     subcomm: Sequence[MPI.Intracomm]
     _comms: Sequence[MPI.Intracomm]  # those of `subcomm`, with the weights of their ranks
     xfftn: Sequence[FFT]
@@ -158,16 +162,22 @@ class PFFT:
         wait: str = "auto",
         deadline_s: float | None = DEADLINE_S,
         weights: Sequence[float] | None = None,
+        exchange: str | None = None,
         **unknown: Any,
     ) -> None:
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {repr_of(comm)}")
         request = problem = groups = None
+        pipelined = False
         try:
             check_supported(backend, comm_backend, transforms, planner_effort, wait, unknown)
             groups = transforms and sorted(transforms)
             request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab, transforms)
+            pipelined = has_pipeline(request, backend, transforms)
+            problem = exchange_problem(exchange, request.dtype)
+            if exchange is not None and not pipelined:
+                problem = problem or f"expected exchange=None of a PFFT without a pipeline, received {exchange!r}"
         except InputError as error:
             problem = str(error)
         except Exception as error:  # a user's object can raise anything
@@ -176,6 +186,7 @@ class PFFT:
         workers = counts[0] if counts and counts[0] > 0 else 1
         if counts != (workers,):
             problem = f"expected threads to be a positive integer, received {repr_of(threads)}"
+        self._exchange = exchange
         shares, uneven = checked(weights, parent.size)
         if shares is not None and darray is not None:
             uneven = "expected no weights with darray, whose distribution counts, received both"
@@ -201,11 +212,12 @@ class PFFT:
             backend=backend,
             transforms=groups,
             weights=shares,
+            exchange=exchange,
         ):
             assert request is not None  # or all ranks have raised the problem
             self._understand(comm, darray, request, shares)
-            if has_pipeline(request, backend, transforms):
-                self._make_pipelines(request, EFFORTS[planner_effort], wait, serial)
+            if pipelined:
+                self._make_pipelines(request, EFFORTS[planner_effort], wait, exchange, serial)
             else:
                 self._make_serially(request, serial)
 
@@ -261,7 +273,9 @@ class PFFT:
             axes,
         )
 
-    def _make_pipelines(self, request: TransformRequest, effort: str | None, wait: str, serial: dict[str, Any]) -> None:
+    def _make_pipelines(
+        self, request: TransformRequest, effort: str | None, wait: str, exchange: str | None, serial: dict[str, Any]
+    ) -> None:
         runtime = self.runtime
         order, grid, here = dimensions_of(runtime, self.subcomm)
         weights = self._weights(order, grid)
@@ -307,6 +321,7 @@ class PFFT:
                 "grid": list(grid),
                 "workers": runtime.workers,
                 "weights": str(weights),
+                **({} if exchange is None else {"exchange": exchange}),
             },
             request.dtype,
         )
@@ -318,6 +333,7 @@ class PFFT:
                 SourceArray(layouts[not forward], (1, *source.global_shape), here, source.dtype),
                 Direction(forward, effort),
                 runtime.workers,
+                exchange=exchange,
             )
             volumes.append(FieldTransform(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
@@ -357,7 +373,10 @@ class PFFT:
         if not isinstance(forward, Transform):  # not made to its end
             return f"<{name}>"
         before, after, types = forward.input_pencil, forward.output_pencil, forward.dtypes
-        return f"<{name} {before.shape} {types[0]} to {after.shape} {types[1]} over {ranks_of(before.subcomm)}>"
+        return (
+            f"<{name} {before.shape} {types[0]} to {after.shape} {types[1]} over "
+            f"{ranks_of(before.subcomm)}{travelling(self._exchange)}>"
+        )
 
     def destroy(self) -> None:
         """Free what the plan holds, and the communicators of `subcomm` (collective)."""
@@ -430,4 +449,4 @@ class PFFT:
 
     def describe(self) -> str:
         """Return the plan's choices, as text."""
-        return "\n".join((self.forward.describe(), self.backward.describe()))
+        return "\n".join((repr(self)[1:-1], self.forward.describe(), self.backward.describe()))
