@@ -96,7 +96,7 @@ def measure(
         peers = _peers(comm, case, stack) if case.peer else {}
         for name, prepared in peers.get("columns", {}).items():
             columns[name] = prepared.refill, prepared.forward
-        seconds, core_s = _rounds(comm, columns, case.rounds, case.calls, steps)
+        seconds, core_s = _rounds(comm, columns, case.modes[-1], case.rounds, case.calls, steps)
         seconds |= {name: seconds[twin] for name, twin in same.items()}
 
         steps.next("bare FFTs" + (", timeline" if case.trace else ""))
@@ -212,18 +212,20 @@ def _check(
 
 
 def _rounds(
-    comm: MPI.Intracomm, columns: Mapping[str, Column], rounds: int, calls: int, steps: _Progress
+    comm: MPI.Intracomm, columns: Mapping[str, Column], best: str, rounds: int, calls: int, steps: _Progress
 ) -> tuple[dict[str, list[float]], float]:
-    """Time all columns in every round.
+    """Time all columns in every round; `best` is the column that exchanges as the plan has chosen.
 
     Returns
     -------
     dict of list of float
         Seconds of the slowest rank per call, by column, one per round.
     float
-        Core time per call that communicating alone takes, of the rank where it is most.
+        Core time per call that exchanging takes in the best column, besides computing, on the rank where it is most.
+        It is not that of exchanging alone, in which ranks have nothing better to do than to spin.
     """
-    core_s = 0.0
+    sharing = ranks_sharing_cores(comm)
+    cores_s = dict.fromkeys((best, "C"), 0.0)
     for prepare, run in columns.values():  # what `_check` has not run yet
         if prepare is not None:
             prepare()
@@ -238,21 +240,35 @@ def _rounds(
             if prepare is not None:
                 prepare()
             comm.Barrier()
-            used_s, started_s = core_time_s(), perf_counter()
+            used_s, started_s = core_time_s(sharing), perf_counter()
             for _ in range(calls):
                 run()
-            took_s, used_s = perf_counter() - started_s, core_time_s() - used_s
+            took_s, used_s = perf_counter() - started_s, core_time_s(sharing) - used_s
             seconds[name].append(comm.allreduce(took_s, MPI.MAX) / calls)
-            if name == "T":
-                core_s += used_s
-    return seconds, comm.allreduce(core_s, MPI.MAX) / (rounds * calls)
+            if name in cores_s:
+                cores_s[name] += used_s
+    return seconds, comm.allreduce(max(0.0, cores_s[best] - cores_s["C"]), MPI.MAX) / (rounds * calls)
 
 
-def core_time_s() -> float:
-    """Read the core time that this process has taken so far, and interrupts on the cores that it may run on.
+def ranks_sharing_cores(comm: MPI.Intracomm) -> int:
+    """Count the ranks of this machine that may run on the cores of this one, itself included (collective)."""
+    boot = ""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read()  # hosts on shaped links have names of their own
+    own = boot, sorted(os.sched_getaffinity(0))
+    return comm.allgather(own).count(own)
+
+
+def core_time_s(sharing: int) -> float:
+    """Read the core time that this rank has taken so far, its share of the interrupts included.
 
     The kernel moves the data of TCP in interrupts, which count for no process. Where it does not tell, they count as
     nothing. Their time comes in ticks, mostly of 10 ms: it is good as a sum over many calls.
+
+    Parameters
+    ----------
+    sharing : int
+        Ranks that share the cores that this one may run on, and hence their interrupts.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -262,7 +278,7 @@ def core_time_s() -> float:
             name, *counts = line.split()
             if name in cores and len(counts) > 6:
                 ticks += int(counts[5]) + int(counts[6])  # irq, softirq
-    return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+    return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK") / sharing
 
 
 def _peers(comm: MPI.Intracomm, case: Case, stack: ExitStack) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     dict
         ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``; ``off_s``,
         ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and ``model_poll_s``
-        (`overlap.timing.model`, without fill and drain); ``core_s``, core time per call of exchanging alone, and
-        ``model_cores_s``, the model's time with it; ``hidden`` of auto; ``gain`` = off/auto, with its bounds
+        (`overlap.timing.model`, without fill and drain); ``core_s``, core time of exchanging per call of the last
+        mode, and ``model_cores_s``, the model's time with it; ``hidden`` of auto; ``gain`` = off/auto, with its bounds
         ``gain_bound`` = (C + T)/max(C, T) and ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N;
         ``max_rel_error``; ``control_hidden`` and ``control_ok``, None on shared memory; ``took_s``, seconds of every
         step of the measurement; the peer's times, where it ran. Without auto among the modes, its place in

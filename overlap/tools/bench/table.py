@@ -62,7 +62,7 @@ ROWS = (
     ("C, computing alone", _ms("C"), False),
     ("   bare 1-D FFTs in it", _ms("bare_fft"), True),
     ("T, exchanging alone", _ms("T"), False),
-    ("   core time in it", _ms("core"), True),
+    ("K, core time of exchanging", _ms("core"), True),
     ("T/C", _number("T_over_C"), False),
     None,
     ("no overlap", _ms("off"), False),
