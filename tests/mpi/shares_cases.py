@@ -6,6 +6,7 @@ from everywhere import raises_everywhere
 import overlap
 from overlap import FFT2, FFT3, FFTN, Blocks, Halo, InputError, agreed_blocks
 from overlap.arrays import length_of
+from overlap.arrays import shares as weighted
 
 
 def dealt(length, ranks, first=0):
@@ -83,22 +84,91 @@ def fields(comm):
             }
             with FFT3(comm, whole.shape, dtype, layout={"shares": shares, "grid": grid}) as plan:
                 assert_plan(comm, plan, whole, truth, shares)
-    whole = field((5, 6, 7), "f8")
-    shares = {"real": {0: dealt(5, size, 1)}, "spectrum": {2: dealt(4, size)}}
-    with FFTN(comm, whole.shape, "f8", split=0, layout={"shares": shares}) as plan:
-        assert_plan(comm, plan, whole, np.fft.rfftn(whole), shares)
-    line = field((24,), "c16")  # an axis that stays split is one of two factors, of which shares are multiples
+
+
+def any_axes(comm):
+    """FFTN: given shares, and weights, of the axes that are split before and after, whichever are transformed."""
+    size = comm.size
+    weights = tuple(1 + 2 * rank for rank in range(size))
+    for shape, dtype, options, layout in (
+        ((5, 6, 7), "f8", {"split": 0}, {}),
+        ((5, 9, 7), "c16", {"axes": (2, 0), "split": 0}, {}),
+        ((7, 6, 5), "c16", {"axes": 1, "split": 1, "norm": "ortho"}, {}),
+        ((7, 5, 4), "f8", {"axes": (1, 2), "split": 0}, {}),  # nothing is exchanged
+        ((2, 7, 4, 9), "f8", {"axes": (1, 3), "split": 1}, {}),
+        ((8, 7, 5), "c16", {"split": 0}, {"restore": True}),
+        ((7, 9, 6, 5), "c16", {"split": (0, 1)}, {"grid": (size, 1)}),
+        ((7, 9, 6, 5), "f8", {"split": (1, 0)}, {"grid": (2, size // 2) if size % 2 == 0 else (1, size)}),
+    ):
+        whole = field(shape, dtype)
+        axes = options.get("axes", range(len(shape)))
+        axes = (axes,) if isinstance(axes, int) else axes
+
+        def truth_of(values):
+            modes = np.fft.fftn if values.dtype.kind == "c" else np.fft.rfftn
+            return modes(values, axes=axes, norm=options.get("norm"))
+
+        options |= {"settings": {"effort": "estimate", "wait": "poll"}}
+        with FFTN(comm, shape, dtype, layout=layout, **options) as plan:
+            ends = {"real": plan.real, "spectrum": plan.spectrum}
+            along = {side: size if len(spec.axes) == 1 else 2 for side, spec in ends.items()}
+            given = {
+                side: {
+                    axis: dealt(spec.global_shape[axis], along[side], axis not in plan.real.axes) for axis in spec.axes
+                }
+                for side, spec in ends.items()
+            }
+        for shares, more in (
+            (given, {}),
+            ({"real": given["real"]}, {"weights": weights}),  # of axes that are not named
+            ({}, {"weights": weights}),
+        ):
+            with FFTN(comm, shape, dtype, layout=layout | more | {"shares": shares}, **options) as plan:
+                assert_plan(comm, plan, whole, truth_of(whole), shares)
+                spectrum = plan.spectrum.scatter(truth_of(whole) if comm.rank == 0 else None)
+                found = plan.pointwise(lambda a: a * a)(spectrum).gather()
+                if comm.rank == 0:
+                    np.testing.assert_allclose(found, truth_of(whole**2), rtol=0, atol=1e-11)
+                for side, spec in (("real", plan.real), ("spectrum", plan.spectrum)):
+                    if more and not shares and len(spec.axes) == 1:
+                        (axis,) = spec.axes
+                        parts = tuple(length_of(part[axis]) for part in comm.allgather(spec.local_slice))
+                        assert parts == weighted(spec.global_shape[axis], weights), (side, parts)
+
+
+def axes_apart(comm):
+    """FFTN of an axis that stays split: one of two factors, of which given shares are multiples; weights."""
+    size = comm.size
+    line = field((24,), "c16")
     apart = {"real": {0: (0,) * (size - 1) + (24,)}}
     with FFTN(comm, line.shape, layout={"shares": apart}) as plan:
         assert_plan(comm, plan, line, np.fft.fft(line), apart)
     if size > 1:
         some = {"real": {0: (23, 1, *(0,) * (size - 2))}}
         raises_everywhere(comm, InputError, "multiples", lambda: FFTN(comm, line.shape, layout={"shares": some}))
-    weights = [1 + rank for rank in range(size)]  # of axes that are not named
-    with FFTN(
-        comm, whole.shape, "f8", split=0, layout={"shares": {"real": shares["real"]}, "weights": weights}
-    ) as plan:
-        assert_plan(comm, plan, whole, np.fft.rfftn(whole), {"real": shares["real"]})
+    line = field((144,), "c16")
+    rows, columns = ([12 * each for each in dealt(12, size, first)] for first in (0, 1))
+    truth = np.fft.fft(line)
+    for layout in (
+        {"shares": {"real": {0: rows}, "spectrum": {0: columns}}},
+        {"weights": [1 + 2 * rank for rank in range(size)]},
+    ):
+        with FFTN(comm, line.shape, layout=layout) as plan:
+            assert_plan(comm, plan, line, truth, layout.get("shares", {}) if size > 1 else {})
+    for layout in ({"shares": {"real": {0: rows}}}, {"weights": [1 + 2 * rank for rank in range(size)]}):
+        with FFTN(comm, line.shape, layout={"order": "transposed"} | layout) as plan:
+            (k,) = plan.wavenumbers()
+            assert_plan(comm, plan, line, Reordered(truth, k.astype(int)), layout.get("shares", {}))
+
+
+class Reordered:
+    """A truth of which a rank's part has certain modes."""
+
+    def __init__(self, truth, modes):
+        self._mine = truth[modes]
+
+    def __getitem__(self, where):
+        return self._mine
 
 
 def blocks_and_arrays(comm):

@@ -31,7 +31,12 @@ def test_computing_and_waiting_are_counted(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
 def test_given_shares(ranks):
-    jobs.run_job("shares_cases:planes,fields,blocks_and_arrays,refused", ranks)
+    jobs.run_job("shares_cases:planes,fields,axes_apart,blocks_and_arrays,refused", ranks)
+
+
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, 3, exhaustive(4)])
+def test_shares_and_weights_of_any_axes(ranks):
+    jobs.run_job("shares_cases:any_axes", ranks)
 
 
 def test_given_shares_under_open_mpi(openmpi):
