@@ -11,8 +11,9 @@ Everything else is fluidsim's own. Three things differ inside:
 * the transforms of velocity and vorticity to real space, their product and its transforms back are one
   `FFT3.pointwise`, whose exchanges are hidden behind other fields' FFTs;
 * the three components of a state are transformed by one call;
-* arrays of Fourier space have no modes along x that fluidsim's truncation would set to zero. fluidsim truncates the
-  initial state after the first step; what is in these modes is lost here when the state is transformed.
+* arrays of Fourier space have no modes beyond the largest wavenumbers along x, y and z that fluidsim's truncation
+  keeps. fluidsim truncates the initial state after the first step; what is in these modes is lost here when the state
+  is transformed.
 
 Set ``mpi4py.rc.thread_level = "serialized"`` before anything of fluidsim is imported: MPI is faster so.
 """
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from fluiddyn.util import mpi
 from fluidfft.fft3d.operators import OperatorsPseudoSpectral3D as _OperatorsOfFluidfft
 from fluidfft.fft3d.operators import vector_product
 from fluidsim.operators.operators3d import OperatorsPseudoSpectral3D
@@ -36,13 +38,16 @@ EDGE = 1 + 1e-12  # fluidsim's truncation may round a wavenumber at its edge to 
 
 
 class _OnTruncatedSpectrum(_OperatorsOfFluidfft):
-    """fluidfft's operators on an FFT class without the modes that the truncation sets to zero."""
+    """fluidfft's operators on an FFT class without the modes beyond those that the truncation keeps."""
+
+    _cubic = True  # the truncation has a limit for each of x, y and z; else one in all directions, that along x
 
     def __init__(self, *points_and_lengths: Any, fft: Any = None, coef_dealiasing: float = 1.0) -> None:
-        nx, ny, nz = points_and_lengths[:3]
+        points, lengths = points_and_lengths[:3], points_and_lengths[3:]
         if fft in TYPES_FFT:
-            last = int(coef_dealiasing * nx / 2 * EDGE) if coef_dealiasing else nx // 2
-            fft = FFT3DMPIWithOverlap(nz, ny, nx, modes=last + 1)
+            limits = points if self._cubic else [points[0] * length / lengths[0] for length in lengths]
+            largest = [int(coef_dealiasing * limit / 2 * EDGE) for limit in limits] if coef_dealiasing else points
+            fft = FFT3DMPIWithOverlap(*points[::-1], largest=largest[::-1])
         super().__init__(*points_and_lengths, fft=fft, coef_dealiasing=coef_dealiasing)
 
 
@@ -62,6 +67,7 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
     """
 
     def __init__(self, params: Any) -> None:
+        self._cubic = params.oper.truncation_shape == "cubic"
         super().__init__(params)
         self.vectors: Any = None
         if not isinstance(self.oper_fft, FFT3DMPIWithOverlap):
@@ -100,9 +106,29 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
             self._product_with_known(*vorticity_fft, out=tuple(out))
 
     def compute_1dspectra(self, energy_fft: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute spectra along x, y and z (collective), with zeros where the truncation has left nothing."""
-        along_x, *others = super().compute_1dspectra(energy_fft)
-        return np.pad(along_x, (0, self.nkx_spectra - len(along_x))), *others
+        """Compute spectra along x, y and z (collective), with zeros beyond the modes that arrays have."""
+        if self.vectors is None:
+            found: tuple[np.ndarray, ...] = super().compute_1dspectra(energy_fft)
+            return found
+        energy = self._compute_spectrum3d_loc(energy_fft)  # of both halves of the spectrum
+        spectra = []
+        for axis, wavenumbers in enumerate(self.oper_fft.get_k_adim_loc()):
+            along = energy.sum(axis=tuple({0, 1, 2} - {axis}))
+            own = np.bincount(abs(wavenumbers), along, self.shapeX_seq[axis] // 2 + 1) / self.deltaks[axis]
+            spectra.append(mpi.comm.allreduce(own) if self._is_mpi_lib else own)
+        return tuple(spectra[::-1])
+
+    def _kadim_from_ikxyzseq(self, ikx: int, iky: int, ikz: int) -> tuple[int, int, int]:
+        """Return wavenumbers, in units of the smallest ones, from their global places."""
+        return ikx, *(k if k <= n // 2 else k - n for k, n in zip((iky, ikz), self._modes_along_y_and_z))
+
+    def _ikxyzseq_from_kadim(self, kx_adim: int, ky_adim: int, kz_adim: int) -> tuple[int, int, int]:
+        """Return the global places of wavenumbers, given in units of the smallest ones."""
+        return kx_adim, *(k if k >= 0 else k + n for k, n in zip((ky_adim, kz_adim), self._modes_along_y_and_z))
+
+    @property
+    def _modes_along_y_and_z(self) -> tuple[int, int]:
+        return (self.ny, self.nz) if self.vectors is None else (self.shapeK_seq[1], self.shapeK_seq[0])
 
 
 class State(state.StateNS3D):

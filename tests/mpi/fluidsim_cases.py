@@ -31,6 +31,8 @@ CHANGES = (
         "oper.coef_dealiasing": 0.94,
         "oper.truncation_shape": "no_multiple_aliases",
     },
+    {"oper.truncation_shape": "spherical", "oper.Lx": 5.0, "oper.Lz": 9.0},
+    {"oper.coef_dealiasing": 0.0},
 )
 
 
@@ -38,6 +40,8 @@ def same_flows(comm):
     """Energies, velocities and spectra are those of fluidsim's own solver, whose arrays have all modes."""
     for changes in CHANGES:
         found, expected = (_run(kind, (12, 16, 18), changes) for kind in (Simul, FluidsimsOwn))
+        if (places := found.pop("places", None)) is not None:
+            np.testing.assert_array_equal(places, expected["places"], str(changes))
         np.testing.assert_allclose(found.pop("energies"), expected["energies"], rtol=1e-13, err_msg=str(changes))
         for name, values in found.items():
             np.testing.assert_allclose(values, expected[name], atol=1e-14, err_msg=f"{changes}: {name}")
@@ -59,7 +63,8 @@ def _run(kind, points, changes):
     params.output.HAS_TO_SAVE = False
     with contextlib.redirect_stdout(io.StringIO()):
         sim = kind(params)
-        x, y, z = sim.oper.get_XYZ_loc()
+        lengths = params.oper.Lx, params.oper.Ly, params.oper.Lz
+        x, y, z = (2 * np.pi * along / length for along, length in zip(sim.oper.get_XYZ_loc(), lengths))
         sim.state.init_statephys_from(
             vx=np.sin(x) * np.cos(y) * np.cos(z), vy=-np.cos(x) * np.sin(y) * np.cos(z), vz=0.3 * np.sin(x + y)
         )
@@ -70,7 +75,15 @@ def _run(kind, points, changes):
             sim.time_stepping.one_time_step()
             found.append(sim.output.compute_energy())
     along = sim.oper.compute_1dspectra(np.abs(sim.state.get_var("vx_fft")) ** 2)
+    places = {}
+    if mpi.nb_proc == 1:  # fluidsim has these for one rank alone: wavenumbers along x, y and z, and where they are
+        oper = sim.oper
+        wavenumbers = (1, -2, -3)
+        place = oper.ik012rank_from_kadim(*wavenumbers)
+        assert oper.kadim_from_ik012rank(*place[:3]) == wavenumbers
+        places = {"places": [float(each[place[:3]]) for each in (oper.Kx, oper.Ky, oper.Kz)]}
     return {
+        **places,
         "energies": found,
         "vx": sim.oper.gather_Xspace(sim.state.get_var("vx"), root=None),
         **dict(zip(("along x", "along y", "along z"), along)),

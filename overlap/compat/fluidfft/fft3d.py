@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,19 @@ class FFT3DMPIWithOverlap(PlanFFT, BaseFFTMPI):
     Parameters
     ----------
     n0, n1, n2 : int
-    modes : int, optional
-        How many modes along x, from 0 on, arrays of Fourier space have; all n2 // 2 + 1 by default. The others are 0.
+    largest : sequence of int, optional
+        Largest wavenumbers along z, y and x, in units of the smallest one, that arrays of Fourier space have; by
+        default they have all. The others are 0.
     """
 
-    def __init__(self, n0: int = 2, n1: int = 2, n2: int = 4, modes: int | None = None) -> None:
+    def __init__(self, n0: int = 2, n1: int = 2, n2: int = 4, largest: Sequence[int] | None = None) -> None:
+        points = n0, n1, n2
+        resolved = points if largest is None else tuple(min(2 * k + 1, n) for k, n in zip(largest, points))
         layout: dict[str, Any] = {"grid": (1, mpi.nb_proc)}
-        resolved = n2
-        if modes is not None and modes < n2 // 2 + 1:
-            resolved, layout["dealias"] = 2 * modes - 1, (n0, n1, n2)
-        PlanFFT.__init__(self, FFT3, (n0, n1, resolved), layout)
-        BaseFFTMPI.__init__(self, n0, n1, n2)
+        if resolved != points:
+            layout["dealias"] = points
+        PlanFFT.__init__(self, FFT3, resolved, layout)
+        BaseFFTMPI.__init__(self, *points)
 
     def get_dimX_K(self) -> tuple[int, int, int]:
         """Return the axes of real space in the order of Fourier space's: they are the same."""
@@ -37,8 +40,8 @@ class FFT3DMPIWithOverlap(PlanFFT, BaseFFTMPI):
     def build_invariant_arrayK_from_2d_indices12X(self, o2d: Any, arr2d: np.ndarray) -> np.ndarray:
         """Make an array of Fourier space of one that has no z: this rank's part, from the whole."""
         found = self.create_arrayK(0.0)
-        _, y, x = self.plan.spectrum.local_slice
-        found[:1] = arr2d[y, x]
+        _, y, x = self.get_k_adim_loc()
+        found[:1] = arr2d[np.ix_(y, x)]
         return found
 
 
