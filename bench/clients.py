@@ -25,7 +25,7 @@ from overlap.tools.bench.table import markdown
 FIELDS = ((64, 64, 64), (128, 128, 128), (1024, 1024), (2048, 2048))
 SOLVERS = (64, 128)
 CONVECTION, BOX = ((128, 64), (512, 128)), (32, 64)  # Dedalus'
-SETTLING = 20  # first rounds, in which our plans compare settings
+SETTLING = 80, 20  # first rounds of transforms and of steps, in which our plans compare settings
 OURS, THEIRS = "overlap", "mpi4py-fft"
 CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC", "dedalus")
 
@@ -232,7 +232,7 @@ def measure(rounds, quick, clients):
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    settling = 2 if quick else SETTLING
+    of_transforms, of_steps = (2, 2) if quick else SETTLING
     of_fields = {
         "fluidfft": ("fft and ifft, {}", transforms, FIELDS),
         "pylops_mpi": ("FFT operator of pylops-mpi and its adjoint, {}", operators, FIELDS[:3]),
@@ -242,20 +242,20 @@ def measure(rounds, quick, clients):
         for shape in of_fields[client][2] if client in of_fields else ():
             shape = tuple(length // 8 for length in shape) if quick else shape
             what, runs, _ = of_fields[client]
-            found = alternating(comm, runs(comm, shape), rounds, settling)
+            found = alternating(comm, runs(comm, shape), rounds, of_transforms)
             if comm.rank == 0:
                 launch.tell({what.format(" x ".join(map(str, shape))): found})
     flows = [(convection, points) for points in CONVECTION] + [(box, points) for points in BOX]
     for make, points in flows[:: 2 if quick else 1] if "dedalus" in clients else ():
         runs, compare = of_dedalus(comm, make, points)
-        found = alternating(comm, runs, rounds, settling)
+        found = alternating(comm, runs, rounds, of_steps)
         compare()
         if comm.rank == 0:
             flow = f"box, {points}^3" if make is box else f"Rayleigh-Benard, {points[0]} x {points[1]}"
             launch.tell({f"step of Dedalus, {flow}": found})
     for points in SOLVERS if "fluidsim" in clients else ():
         runs, compare = steps(comm, points // 4 if quick else points)
-        found = alternating(comm, runs, rounds, settling)
+        found = alternating(comm, runs, rounds, of_steps)
         compare()
         if comm.rank == 0:
             launch.tell({f"step of ns3d, {points // 4 if quick else points}^3": found})
