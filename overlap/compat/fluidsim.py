@@ -47,7 +47,8 @@ class _OnTruncatedSpectrum(_OperatorsOfFluidfft):
         if fft in TYPES_FFT:
             limits = points if self._cubic else [points[0] * length / lengths[0] for length in lengths]
             largest = [int(coef_dealiasing * limit / 2 * EDGE) for limit in limits] if coef_dealiasing else points
-            fft = FFT3DMPIWithOverlap(*points[::-1], largest=largest[::-1])
+            nx, ny, nz = points
+            fft = FFT3DMPIWithOverlap(nz, ny, nx, largest[::-1])
         super().__init__(*points_and_lengths, fft=fft, coef_dealiasing=coef_dealiasing)
 
 
@@ -118,11 +119,11 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
             spectra.append(mpi.comm.allreduce(own) if self._is_mpi_lib else own)
         return tuple(spectra[::-1])
 
-    def _kadim_from_ikxyzseq(self, ikx: int, iky: int, ikz: int) -> tuple[int, int, int]:
+    def _kadim_from_ikxyzseq(self, ikx: int, iky: int, ikz: int) -> tuple[int, ...]:
         """Return wavenumbers, in units of the smallest ones, from their global places."""
         return ikx, *(k if k <= n // 2 else k - n for k, n in zip((iky, ikz), self._modes_along_y_and_z))
 
-    def _ikxyzseq_from_kadim(self, kx_adim: int, ky_adim: int, kz_adim: int) -> tuple[int, int, int]:
+    def _ikxyzseq_from_kadim(self, kx_adim: int, ky_adim: int, kz_adim: int) -> tuple[int, ...]:
         """Return the global places of wavenumbers, given in units of the smallest ones."""
         return kx_adim, *(k if k >= 0 else k + n for k, n in zip((ky_adim, kz_adim), self._modes_along_y_and_z))
 
