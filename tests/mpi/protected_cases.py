@@ -36,16 +36,17 @@ def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False,
                 part.memory[0] ^= 1
     if damage == "unnoticed":  # a defect
         _Part._found = lambda part: part.words[1]
+    victim = comm.rank in victims  # not of `rt`, which is soon another one with other ranks
     if in_a_save:
         original = _Part.fill
 
         def fill(part, fields, step):
-            if rt.comm.rank in victims:
+            if victim:
                 killing.now()
             original(part, fields, step)
 
         _Part.fill = fill
-    elif rt.comm.rank in victims:
+    elif victim:
         killing.now()
     with pytest.raises(RankLost) as caught:
         while True:
