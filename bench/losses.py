@@ -1,15 +1,16 @@
 """What a lost rank costs, and what it costs to be prepared: from the kill to the next step, and saves in a time loop.
 
     python bench/losses.py --launcher "mpiexec --with-ft ulfm" [--ranks 3] [--rounds N] [--json FILE]
+    python bench/losses.py --link 2gbit [--rounds N] [--json FILE]
 
-Needs Open MPI 5.
+Needs Open MPI 5; with ``--link``, where only saves are timed, MPICH.
 
 * ``recovery_s``: 64 planes of 512 x 512 are transformed back and forth, step by step, and a rank kills itself in the
   middle of a step; seconds until the ranks that are left have completed the next step, with runtime, plan and fields
   made anew on them, and kept anew. Median over jobs. ``notice_s``: until the last of them has raised `RankLost`.
 * ``loop_s``, ``saving_s``: steps of the Navier-Stokes example, 8 planes of 512 x 512, without saves, and with one every
   tenth step that travels while the others compute, in turns; ``cost`` is the median of the rounds' quotients less 1.
-  ``save_s``: one save that is waited for.
+  ``save_s``: one save that is waited for; ``start_s``: the part of a save for which the loop waits.
 """
 
 import argparse
@@ -99,7 +100,9 @@ def saves(comm, rounds, folder):
     def loop(saving):
         for number in range(STEPS):
             if saving and number % EVERY == 0:
+                began = perf_counter()
                 protected.start(number)
+                found["start_s"].append(perf_counter() - began)
             spectrum[...] = flow.step(spectrum, 1e-3)
 
     def timed(call, *given):
@@ -108,7 +111,7 @@ def saves(comm, rounds, folder):
         call(*given)
         return max(comm.allgather(perf_counter() - began))
 
-    found = {"loop_s": [], "saving_s": [], "save_s": []}
+    found = {"loop_s": [], "saving_s": [], "save_s": [], "start_s": []}
     for number in range(rounds + 1):
         for name, call, given in (("loop_s", loop, False), ("saving_s", loop, True), ("save_s", protected.save, 0)):
             value = timed(call, given)
@@ -137,16 +140,55 @@ def on_ranks(options):
 
 def job(options, part, ranks):
     """Run one job; its folder's files."""
+    from overlap.tools import launch
+
     with tempfile.TemporaryDirectory() as folder:
-        command = [*shlex.split(options.launcher), "-n", str(ranks), sys.executable, os.path.abspath(__file__)]
+        command = [sys.executable, os.path.abspath(__file__)]
         command += ["--part", part, "--folder", folder, "--rounds", str(options.rounds)]
-        subprocess.run(command, check=part != "kill", capture_output=part == "kill", timeout=300)
+        if options.link:
+            launch.run_ranks(command, ranks=ranks, link=options.link, deadline_s=300)
+        else:
+            command = [*shlex.split(options.launcher), "-n", str(ranks), *command]
+            subprocess.run(command, check=part != "kill", capture_output=part == "kill", timeout=300)
         return {path.name: json.loads(path.read_text()) for path in Path(folder).iterdir()}
+
+
+def recovery(options):
+    """Kill a rank, job after job; the record, or None."""
+    recoveries, notices, steps = [], [], []
+    for _ in range(options.rounds):
+        found = job(options, "kill", options.ranks)
+        killed = found.pop("killed")
+        if len(found) != options.ranks - 1:
+            print(f"a job went wrong: {len(found)} of {options.ranks - 1} ranks went on", file=sys.stderr)
+            return None
+        recoveries.append(max(ended for _, ended, _ in found.values()) - killed)
+        notices.append(max(noticed for noticed, _, _ in found.values()) - killed)
+        steps.append(max(step_s for *_, step_s in found.values()))
+    return {
+        "case": f"a step back and forth, {options.ranks} ranks, one killed",
+        "recovery_s": median(recoveries),
+        "slowest_recovery_s": max(recoveries),
+        "notice_s": median(notices),
+        "step_s": median(steps),
+    }
+
+
+def cost(options):
+    """Time loops with and without saves; the record."""
+    found = job(options, "saves", 2)["found"]
+    times = {name: median(values) for name, values in found.items()}
+    return {
+        "case": f"Navier-Stokes, 2 ranks, {STEPS} steps, a save every {EVERY}, {options.link or 'shared memory'}",
+        **times,
+        "cost": median(saving / loop - 1 for saving, loop in zip(found["saving_s"], found["loop_s"])),
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--launcher", default="mpiexec --with-ft ulfm")
+    parser.add_argument("--link", metavar="RATE")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", metavar="FILE", type=Path)
@@ -156,27 +198,12 @@ def main():
     if options.part:
         on_ranks(options)
         return 0
-    recoveries, notices, steps = [], [], []
-    for _ in range(options.rounds):
-        found = job(options, "kill", options.ranks)
-        killed = found.pop("killed")
-        if len(found) != options.ranks - 1:
-            print(f"a job went wrong: {len(found)} of {options.ranks - 1} ranks went on", file=sys.stderr)
+    records = [cost(options)]
+    if not options.link:
+        record = recovery(options)
+        if record is None:
             return 1
-        recoveries.append(max(ended for _, ended, _ in found.values()) - killed)
-        notices.append(max(noticed for noticed, _, _ in found.values()) - killed)
-        steps.append(max(step_s for *_, step_s in found.values()))
-    record = {
-        "case": f"a step back and forth, {options.ranks} ranks, one killed",
-        "recovery_s": median(recoveries),
-        "slowest_recovery_s": max(recoveries),
-        "notice_s": median(notices),
-        "step_s": median(steps),
-    }
-    found = job(options, "saves", 2)["found"]
-    costs = {name: median(values) for name, values in found.items()}
-    costs["cost"] = median(saving / loop - 1 for saving, loop in zip(found["saving_s"], found["loop_s"]))
-    records = [record, {"case": f"Navier-Stokes, 2 ranks, {STEPS} steps, a save every {EVERY}"} | costs]
+        records.insert(0, record)
     for one in records:
         print(", ".join(f"{name} {value:.4f}" if isinstance(value, float) else value for name, value in one.items()))
     if options.json:
