@@ -1,4 +1,4 @@
-"""What is kept with a communicator, as an attribute of it: nothing outlives it for another one with its handle."""
+"""Objects kept as attributes of a communicator: when it is freed they go, even if its handle is used again."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from mpi4py import MPI
 
 
 class Closing(Protocol):
-    """What can be closed by all ranks."""
+    """Any object that all ranks can close together."""
 
     def close(self) -> None:
-        """End it (collective)."""
+        """Close the object (collective)."""
 
 
 Kept = TypeVar("Kept", bound=Closing)
 
 
 class _Attribute(Generic[Kept]):
-    """The attribute's value, which nothing else refers to: it goes when the communicator is freed."""
+    """The attribute's value. Nothing else refers to it, so it is deleted when the communicator is freed."""
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
 
 
 class KeptWith(Generic[Kept]):
-    """One thing of a kind for each communicator, closed when the communicator is freed.
+    """One object for each communicator, closed when the communicator is freed.
 
     Parameters
     ----------
     make : callable
-        Makes that of a communicator.
+        Makes the object of a communicator.
 
     Attributes
     ----------
     every : list
-        Those of all communicators that are there.
+        The objects of all communicators that have not been freed.
     """
 
     def __init__(self, make: Callable[[MPI.Intracomm], Kept]) -> None:
@@ -46,23 +46,24 @@ class KeptWith(Generic[Kept]):
         self.every: list[Kept] = []
 
     def of(self, comm: MPI.Intracomm) -> Kept:
-        """Return that of a communicator, made now if there is none."""
-        # The attribute has no delete function: mpi4py would look up the topology of the communicator for its argument,
-        # and MPICH 5.0 does that in the list of attributes that it is just freeing, which can be a segmentation fault.
+        """Return the object of a communicator; make it if there is none yet."""
+        # The attribute has no delete function: to make that function's argument, mpi4py looks up the topology of the
+        # communicator, and MPICH 5.0 searches for it in the list of attributes that it is just freeing, which can be a
+        # segmentation fault.
         if self._key is None:
             self._key = MPI.Comm.Create_keyval()
-        found: Any = comm.Get_attr(self._key)
-        if found is None:
-            found = _Attribute(self._make(comm))
-            # The predefined ones go at MPI's end, where nothing can be made or freed any more.
+        attribute: Any = comm.Get_attr(self._key)
+        if attribute is None:
+            attribute = _Attribute(self._make(comm))
+            # The predefined communicators end with MPI, when nothing can be made or freed any more.
             closes = comm not in (MPI.COMM_WORLD, MPI.COMM_SELF)
-            weakref.finalize(found, self._deleted, found.kept, closes).atexit = False
-            comm.Set_attr(self._key, found)
-            self.every.append(found.kept)
-        return found.kept
+            weakref.finalize(attribute, self._deleted, attribute.kept, closes).atexit = False
+            comm.Set_attr(self._key, attribute)
+            self.every.append(attribute.kept)
+        return attribute.kept
 
     def _deleted(self, kept: Kept, closes: bool) -> None:
-        """Close that of a communicator that all its ranks free."""
+        """Close the object of a communicator that all its ranks free."""
         if closes:
             kept.close()
         self.every.remove(kept)

@@ -1,7 +1,7 @@
-"""How long a rank computes and how long it waits, counted call by call.
+"""Computing and waiting time of a rank, counted call by call.
 
-A step of a slice is timed where it runs, and added to its slot, which belongs to one thread at a time. What is
-left of a call's time, of all threads that compute in it, is waiting: for messages, for other ranks, for the end.
+The thread that runs a step of a slice adds the step's time to its slot, which belongs to one thread at a time. The rest
+of a call's time, summed over all threads that compute in it, is waiting: for messages, for other ranks, for the end.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ CALLS, WALL_NS, COMPUTING_NS, THREADS_NS = range(4)  # words; compiled code coun
 
 @dataclass
 class Load:
-    """What one rank has done in calls of pipelines that ended well.
+    """Computing and waiting time of one rank, in calls of pipelines that have ended without an error.
 
     Attributes
     ----------
     calls : int
     wall_s : float
-        Time of these calls, from the moment at which all ranks have made them.
+        Time of these calls, each from the moment at which all ranks had made it.
     computing_s : float
         Time in steps of slices, of all threads together.
     threads_s : float
         The calls' time, each multiplied by the number of threads that could compute in it.
     words : array of int
-        The same, times in nanoseconds.
+        These four values, with times in nanoseconds.
 
     Examples
     --------
@@ -41,22 +41,22 @@ class Load:
 
     @property
     def calls(self) -> int:
-        """Tell how many calls there were."""
+        """Return the number of calls."""
         return self.words[CALLS]
 
     @property
     def wall_s(self) -> float:
-        """Tell how long they have taken, in seconds."""
+        """Return the time of the calls in seconds."""
         return 1e-9 * self.words[WALL_NS]
 
     @property
     def computing_s(self) -> float:
-        """Tell how long threads have computed, in seconds."""
+        """Return the time that threads have computed, in seconds."""
         return 1e-9 * self.words[COMPUTING_NS]
 
     @property
     def threads_s(self) -> float:
-        """Tell how long threads could have computed, in seconds."""
+        """Return the time that threads could have computed, in seconds."""
         return 1e-9 * self.words[THREADS_NS]
 
     def add(self, wall_s: float, computing_s: float, threads: int) -> None:
@@ -69,7 +69,7 @@ class Load:
 
     @property
     def waiting(self) -> float:
-        """The share of the time in which the threads that compute have not, 0 to 1."""
+        """Return the share of `threads_s` in which the threads did not compute, 0 to 1."""
         return max(0.0, 1.0 - self.computing_s / self.threads_s) if self.threads_s else 0.0
 
     def __str__(self) -> str:

@@ -25,18 +25,18 @@ from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, 
 from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
 from .threads.threads import Threads
 
-SHORT_S = 500e-6  # a call that takes less is noise to a trial
-TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
-HEADERS = 8  # numbers of slices whose header is kept
+SHORT_S = 500e-6  # calls that take less are compared by more trials: their times are noisy
+TRIALS, SHORT_TRIALS = 2, 6  # calls in each way to wait, before one is chosen
+HEADERS = 8  # headers kept, each for one number of slices
 
 SliceProgram = Callable[..., Coroutine[Any, Any, Any]]
 Skeleton = Callable[..., Any]
-"""What slices await: a slice program, or a function that returns a request or an iterable of them."""
+"""A slice program that awaits what slices await, or a function that returns a request or an iterable of them."""
 
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How a pipeline runs.
+    """Options of a pipeline.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class PipelineOptions:
     polls : int
         With ``"poll"``: polls per expected time of an exchange.
     local : bool
-        There is nothing to hide, and no slice waits for another one but by an `await`.
+        There is nothing to hide, and slices wait for each other only by an `await`.
     """
 
     depth: int
@@ -93,8 +93,7 @@ class Pipeline(Uncopied):
     ) -> None:
         self.depth = options.depth
         self.wait = options.wait
-        # To make a pipeline is no collective: what is wrong with it here, all ranks are told by its
-        # first call.
+        # Making a pipeline is not collective: an error here is reported to all ranks by the pipeline's first call.
         problem = problem or _functions_problem(program, buffers, skeleton)
         self._error: BaseException | None = None if problem is None else InputError(problem)
         self.slots = [None] * options.depth
@@ -102,7 +101,7 @@ class Pipeline(Uncopied):
             try:
                 self.slots = _made_slots(buffers, options.depth, threads.coordinator.comms)
             except KeyboardInterrupt:
-                raise  # the user wants an end now, not at a call that may never come
+                raise  # the user wants to stop now, not at a call that may never be made
             except BaseException as error:
                 self._error = error
         self._options = options
@@ -115,7 +114,7 @@ class Pipeline(Uncopied):
         self._used = threads.coordinator.exclusive.used(self._call)
         self._placements = PlacementChoice(threads.workers, options.local)
         self.load = Load()
-        self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
+        self._headers: dict[tuple[int, str], Header] = {}  # of calls without `agree`
         ways = ("poll", "block", "off") if threads.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
@@ -187,7 +186,7 @@ class Pipeline(Uncopied):
                 self._judge(self._trial, wait, count, took_s / count)
 
     def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
-        """Meet all ranks at the header of a call that is the first of its kind."""
+        """Exchange the header of a call with a new number of slices, way to wait, or `agree`."""
         self._threads.coordinator.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
@@ -206,21 +205,21 @@ class Pipeline(Uncopied):
     def whole_call(
         self, count: int, operations: Sequence[tuple[int, Any, Operation]], rows: Callable[[], list[tuple[str, str]]]
     ) -> WholeCall | None:
-        """Prepare a short call that does the same every time, for compiled code to make.
+        """Prepare a short call that is always the same, for compiled code to make.
 
         Parameters
         ----------
         count : int
-            Its slices.
+            Number of slices.
         operations : sequence of (int, object, Operation)
-            What is issued, as of `WholeCall`.
+            The operations to issue, see `WholeCall`.
         rows : callable
-            Tells what it does, step by step, for a trace: "compute" or "communicate", and a label.
+            Lists the steps of the call for a trace: "compute" or "communicate", and a label.
 
         Returns
         -------
         WholeCall or None
-            For `make`. None: how it waits is not chosen yet.
+            To be passed to `make`; None if the way to wait has not been chosen yet.
         """
         threads = self._threads
         alone = threads.coordinator.size == 1
@@ -241,7 +240,7 @@ class Pipeline(Uncopied):
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
         """Have compiled code make a whole call (collective).
 
-        On one rank it touches nothing but its own memory and the user's, so another thread may be in MPI meanwhile.
+        On one rank the call touches only its own memory and the user's, so another thread may be in MPI meanwhile.
         """
         threads, header = self._threads, call.header
         coordinator = threads.coordinator
@@ -254,7 +253,7 @@ class Pipeline(Uncopied):
         else:
             with self._used:
                 coordinator.check_idle()
-                if held_signals().error is not None:  # this call is part of another one
+                if held_signals().error is not None:  # the call is made inside of another one
                     coordinator.synchronize_here(header, None, not coordinator.nested)
                 try:
                     if execute(*arguments) == OVER:
@@ -262,7 +261,7 @@ class Pipeline(Uncopied):
                     else:
                         self._conclude(call, header, None)
                 except BaseException as error:
-                    # Of a signal's handler, which runs after compiled code: others may wait for this rank then.
+                    # A signal handler, which runs after compiled code, has raised: other ranks may wait for this one.
                     if call.outcome not in UNFINISHED:
                         raise
                     self._conclude(call, header, error)
@@ -272,7 +271,7 @@ class Pipeline(Uncopied):
                 threads.trace.add(current_thread().name, *span)
 
     def _conclude(self, call: WholeCall, header: Header, error: BaseException | None) -> None:
-        """Conclude a call that has not ended well on all ranks: raises their error, or what a handler has raised."""
+        """Conclude a call that has failed on some rank: raise all ranks' error or a signal handler's exception."""
         with held_signals() as signals:
             call.outcome = CONCLUDED
             signals.keep(error)
@@ -283,34 +282,34 @@ class Pipeline(Uncopied):
     def _job(
         self, keys: list[Any], wait: str, placement: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """Make a `Job` and its way to wait; nothing of this is collective."""
+        """Make a `Job` and its way to wait (local)."""
         threads, options, skeleton = self._threads, self._options, self._skeleton
         executor, workers = threads.executor, threads.pool(placement, wait)
         source = partial(self._slice, args, kwargs)
         if callable(skeleton):
             skeleton = partial(self._awaits, skeleton, args, kwargs)
         job = Job(keys, source, skeleton, self.slots, self.depth, workers, threads.trace, executor.lock)
-        here = placement != COMMUNICATOR_THREAD
-        return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, here)
+        issues_here = placement != COMMUNICATOR_THREAD
+        return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, issues_here)
 
     def _slice(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
-        """Make the coroutine of a slice, of its key and its slot's buffers."""
-        given = (key, buffers) if self._has_buffers else (key,)
-        made = self._program(*given, *args, **kwargs)
-        if not hasattr(made, "send"):
+        """Make the coroutine of a slice from its key and its slot's buffers."""
+        first_args = (key, buffers) if self._has_buffers else (key,)
+        coroutine = self._program(*first_args, *args, **kwargs)
+        if not hasattr(coroutine, "send"):
             raise TypeError(
                 f"expected {self._name} to be a coroutine function (`async def`), received "
-                f"one that returned {repr_of(made)}"
+                f"one that returned {repr_of(coroutine)}"
             )
-        return made
+        return coroutine
 
     def _awaits(self, skeleton: Skeleton, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
-        """Make the coroutine that awaits what a slice does, of a program or of a list."""
-        given = (key, buffers) if self._has_buffers else (key,)
-        made = skeleton(*given, *args, **kwargs)
-        if isinstance(made, Request):
-            made = [made]
-        return made if isawaitable(made) else replayed(made, buffers)
+        """Make the coroutine that awaits what a slice awaits, from a skeleton that is a program or lists requests."""
+        first_args = (key, buffers) if self._has_buffers else (key,)
+        awaited = skeleton(*first_args, *args, **kwargs)
+        if isinstance(awaited, Request):
+            awaited = [awaited]
+        return awaited if isawaitable(awaited) else replayed(awaited, buffers)
 
     def _next_wait(self, count: int) -> str:
         if self._trial is None:
@@ -321,7 +320,7 @@ class Pipeline(Uncopied):
         return min(trial, key=lambda wait: len(trial[wait]))
 
     def _judge(self, trial: dict[str, list[float]], wait: str, count: int, seconds_per_slice: float) -> None:
-        """After some calls every way, all ranks keep the way whose best call was the fastest."""
+        """Note a call's time; after some calls in each way to wait, all ranks choose the way with the fastest call."""
         trial[wait].append(seconds_per_slice)
         calls = {len(seconds) for seconds in trial.values()}
         if calls not in ({TRIALS}, {SHORT_TRIALS}):
@@ -334,26 +333,26 @@ class Pipeline(Uncopied):
 
 
 def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> list[Any]:
-    """Make the buffers of all slots; persistent requests that are made with them know their likes of other slots."""
+    """Make the buffers of all slots; persistent requests made with them get references to those of the other slots."""
     slots: list[Any] = []
     comms = [comm for comm in comms if isinstance(comm, AsyncComm)]
-    likes: dict[tuple[int, int], dict[int, Persistent]] = {}
+    counterparts: dict[tuple[int, int], dict[int, Persistent]] = {}
     for _ in range(depth):
         before = [len(comm.persistent) for comm in comms]
         slots.append(buffers())
         for which, (comm, first) in enumerate(zip(comms, before)):
             for place, request in enumerate(comm.persistent[first:]):
-                request.of_slots = likes.setdefault((which, place), {})
+                request.of_slots = counterparts.setdefault((which, place), {})
                 request.of_slots[id(slots[-1])] = request
     return slots
 
 
 def _functions_problem(program: Any, buffers: Any, skeleton: Any) -> str | None:
-    """Return what is wrong with what a pipeline is made of, as text, or None."""
+    """Return what is wrong with the functions that make a pipeline, as text, or None."""
     if not callable(program):
         return f"expected a coroutine function as program, received {repr_of(program)}"
     if buffers is not None and not callable(buffers):
-        return f"expected buffers to be a function that makes a slot's, or None, received {repr_of(buffers)}"
+        return f"expected buffers to be a function that makes one slot's buffers, or None, received {repr_of(buffers)}"
     if skeleton is None or callable(skeleton) or (isinstance(skeleton, str) and skeleton == "agree"):
         return None
     return f'expected skeleton to be a function, "agree" or None, received {repr_of(skeleton)}'
@@ -363,7 +362,7 @@ def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:
     """Return the slices as a list, and what is wrong with them, or None."""
     try:
         return list(slices), None
-    except BaseException as error:  # the call is collective: the other ranks are on their way to it
+    except BaseException as error:  # the call is collective: the other ranks are about to make it
         return [], error if not isinstance(error, TypeError) else InputError(
             f"expected a sequence of slices, received one that fails: {formatted(error)[0]}"
         )

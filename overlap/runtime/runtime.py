@@ -1,8 +1,8 @@
-"""`Runtime`: threads, communicators and deadline, and what all ranks do together.
+"""`Runtime`: threads, communicators, the deadline, and what all ranks do together.
 
-The calling thread checks the input together with all ranks, hands one `Job` to the communicator thread
-and waits for its outcome. With ``wait="off"`` it runs the job itself. Only one thread talks to MPI at
-any time: the caller between pipelines (`Coordinator`), the communicator inside one.
+The calling thread checks the input together with all ranks, passes one `Job` to the communicator thread and waits for
+its outcome. With ``wait="off"`` it runs the job itself. Only one thread calls MPI at any time: the caller between
+pipelines (`Coordinator`), the communicator thread inside of one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Runtime(Resource):
         Record what every thread does. True makes a new trace (`Runtime.trace`).
         `overlap.tools.timeline` writes it to a file and draws it.
     agree_every : int
-        Number of operations after which the ranks tell each other whether a slice has failed.
+        Number of operations between two agreements, by which the ranks learn whether a slice has failed.
     nice : int
         Nice value added to the workers' threads, so that a communicator that shares their core
         gets it as soon as it wakes.
@@ -92,7 +92,7 @@ class Runtime(Resource):
     ThreadLevelError
         When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
     RankLost
-        On the other ranks, if a rank is lost meanwhile, with ``on_loss="raise"``.
+        With ``on_loss="raise"``, on the other ranks if a rank is lost meanwhile.
 
     Examples
     --------
@@ -231,14 +231,14 @@ class Runtime(Resource):
             return
         with held_signals(), self.coordinator.exclusive.used(_CLOSING):
             self.coordinator.check_not_running()
-            with ExitStack() as closing:  # which goes on where a step of it raises
+            with ExitStack() as closing:  # runs all steps, even if one of them raises
                 closing.callback(self._watchdog.close)
                 closing.callback(self.coordinator.end, _CLOSING)
                 self._let_go(closing)
                 self._over()
 
     def _let_go(self, closing: ExitStack) -> None:
-        """End what is this rank's alone, at the end of `closing`."""
+        """Have `closing` end, as its last steps, what belongs to this rank alone."""
         self.closed = True
         closing.push(self._pools)
         closing.callback(self._threads.close)
@@ -253,15 +253,15 @@ class Runtime(Resource):
         if self.closed or coordinator.running:
             return None
         if coordinator.size == 1 or coordinator.left is not None:
-            with suppress(OverlapError):  # what ends the block is to be seen
+            with suppress(OverlapError):  # the exception that ends the block must not be hidden
                 self.close()
             return None
         with held_signals(), ExitStack() as closing:
             self._let_go(closing)
-        return coordinator.leave(error, self._told)
+        return coordinator.leave(error, self._all_notified)
 
-    def _told(self) -> None:
-        """All ranks know that this one has left by an exception."""
+    def _all_notified(self) -> None:
+        """Close this rank's part when all ranks know that it has left by an exception."""
         self._watchdog.close()
         self._over()
 
@@ -285,17 +285,17 @@ class Runtime(Resource):
         InputError
             No rank was lost.
         RankLost
-            Another rank was lost meanwhile: that exception has survivors of its own.
+            Another rank was lost meanwhile; that exception names the survivors.
         """
         lost = self.coordinator.left
         if not isinstance(lost, RankLost):
             self.check_open()
             raise InputError("expected a runtime that has lost ranks, received one with all of them")
-        found: Runtime = lost.survivors()
-        return found
+        survivor: Runtime = lost.survivors()
+        return survivor
 
     def detecting_losses(self, what: str) -> DetectingLoss:
-        """Raise `RankLost` in a ``with`` block if calls of your own, on ``plan.comm``, fail because a rank is lost.
+        """Return a ``with`` block that raises `RankLost` if your own MPI calls on ``plan.comm`` fail for a lost rank.
 
         Parameters
         ----------
@@ -360,9 +360,9 @@ class Runtime(Resource):
         Parameters
         ----------
         comm : AsyncComm, optional
-            Whose ranks take part; by default all of this runtime. Collective over it.
+            Its ranks take part, and the call is collective over them; by default all ranks of the runtime.
         max_nbytes : int
-            As of `Collectives`.
+            See `Collectives`.
 
         Returns
         -------
@@ -424,19 +424,19 @@ class Runtime(Resource):
             ``program(slice, *args, **kwargs)``, or ``program(slice, buffers, *args, **kwargs)``
             with `buffers`.
         buffers : callable, optional
-            Makes the buffers of one slot; called `depth` times, now. A slice in flight owns one slot.
+            Makes the buffers of one slot; called `depth` times at once. A slice in flight owns one slot.
         skeleton : function, coroutine function or "agree", optional
-            Tells what a slice awaits. It takes the arguments of `program` and returns a request, or some in their
-            order; or it is a program that awaits the same and computes nothing. It is needed only if slices, or
-            ranks, await different operations, sizes, roots, tags or peers. Without it the runtime
-            learns the operations from the first slice, which costs two small reductions per operation of that slice,
-            and holds all slices to them. With ``"agree"`` the runtime learns nothing: every operation of every slice
-            costs these reductions, and all ranks must await the same calls.
+            Lists what a slice awaits: a function that takes the arguments of `program` and returns a request or several
+            in their order, or a program that awaits the same requests and computes nothing. It is needed only if
+            slices, or ranks, await different operations, sizes, roots, tags or peers. Without it the runtime learns the
+            operations from the first slice, which costs two small reductions per operation of that slice, and holds all
+            slices to them. With ``"agree"`` the runtime learns nothing: every operation of every slice costs these
+            reductions, and all ranks must await the same calls.
         depth, wait, in_flight
-            As for the runtime, for this pipeline alone.
+            Those of `Runtime`, for this pipeline alone.
         polls : int, optional
-            With ``"poll"``: polls of the exchanges per expected time of one, 8 by default. More
-            find a finished exchange sooner, and take more of the core.
+            With ``"poll"``: polls per expected time of an exchange, 8 by default. More polls find a finished exchange
+            sooner and take more of the core's time.
         independent : bool
             Slices wait for each other only by an `await`. On one rank, where there is nothing to hide, the calling
             thread then computes in calls of any length. For other programs it does so in short calls only.
@@ -475,15 +475,15 @@ class Runtime(Resource):
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).
 
-        The deadline does not cover the wait for ranks that have not come yet, unless it is called
-        inside of `collective_section`; see ``entry_deadline_s``.
+        The deadline does not cover the wait for ranks that have not made this call yet, unless the call is inside of
+        `collective_section`; see ``entry_deadline_s``.
 
         Parameters
         ----------
         problem : str, optional
             What is wrong with this rank's input.
         agreed
-            Values that must be the same on all ranks. What compares equal is the same.
+            Values that must be equal on all ranks.
 
         Raises
         ------
@@ -494,30 +494,29 @@ class Runtime(Resource):
             self.enter("the check of the input", agreed, None if problem is None else InputError(problem))
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
-        """Begin a call: `Coordinator.synchronize`, at which nobody is late yet outside of `collective_section`."""
+        """Begin a public call: see `Coordinator.enter`."""
         self.coordinator.enter(call, agreed, error)
 
     @contextmanager
     def collective_section(
         self, what: str, undo: Callable[[], object] | None = None, *, problem: str | None = None, **agreed: Any
     ) -> Iterator[None]:
-        """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
+        """Return a ``with`` block that ends well on all ranks or fails on all of them (collective).
 
-        For constructors and for planning. Begins and ends with a header of `Coordinator`, so all ranks
-        must enter it, for the same `what`. Signals are held back meanwhile. An exception that leaves
-        the block on one rank is raised on all, at the next header that they come to: `InputError`
-        as `InputError`, anything else as `RankError` with the original as its cause on its own rank
-        (`KeyboardInterrupt` and what a signal handler raised as itself there). What a pipeline or a
-        collective of `Coordinator` raised is known to all ranks already.
+        For constructors and planning. The block begins and ends with a header of `Coordinator`, so all ranks must enter
+        it, with the same `what`. Signals are held back meanwhile. If an exception leaves the block on one rank, all
+        ranks raise at their next header: an `InputError` as `InputError`, anything else as `RankError`, whose cause on
+        its own rank is the original (`KeyboardInterrupt` and what a signal handler raised are raised there themselves).
+        What a pipeline or a collective of `Coordinator` raises is raised on all ranks already.
 
         Parameters
         ----------
         what : str
-            What is done: "making an FFT2".
+            Names what is done, such as "making an FFT2".
         undo : callable, optional
             Called on all ranks after a failure, to free what was made.
         problem, agreed
-            As of `preflight`, checked at the beginning.
+            Those of `preflight`, checked at the beginning.
         """
         if problem is None and undo is not None and not callable(undo):
             problem, undo = f"expected undo to be a function or None, received {repr_of(undo)}", None
@@ -531,7 +530,7 @@ class Runtime(Resource):
         self.coordinator.check_open()
 
     def loads(self) -> list[Load]:
-        """Tell how long every rank's workers have computed and waited so far (collective).
+        """Return how long every rank's workers have computed and waited so far (collective).
 
         Returns
         -------
@@ -543,7 +542,7 @@ class Runtime(Resource):
 
 
 def _loss_problem(on_loss: object) -> str | None:
-    """Return what is wrong with what shall happen when a rank is lost, as text, or None."""
+    """Return what is wrong with the argument `on_loss`, as text, or None."""
     if on_loss is None:
         return None
     if not isinstance(on_loss, str) or on_loss != "raise":
@@ -559,7 +558,7 @@ def _missing(**arguments: Any) -> str | None:
 
 
 def _dropped(coordinator: Coordinator, threads: Threads, watchdog: Watchdog) -> None:
-    """End what a runtime holds that was collected, as far as one rank can alone."""
+    """End, as far as one rank alone can, the threads and communicators of a runtime that was garbage-collected."""
     threads.stop()
     watchdog.stop()
     coordinator.drop()

@@ -1,12 +1,12 @@
-"""What every thread of every rank did, and when: recording it.
+"""Traces: recording what every thread of every rank does, and when.
 
-A runtime that traces owns one `Trace` and calls `Trace.add` after each step; one that does not
-holds None and pays for an ``is not None``. The state of a trace is one list per thread, appended to
-by that thread alone: no lock, no allocation beyond the tuple.
+A runtime that traces owns one `Trace` and calls `Trace.add` after each step; otherwise it pays for one ``is not None``.
+The state of a trace is one list per thread, to which only that thread appends: there is no lock, and nothing is
+allocated but the tuple.
 
 Times are those of `time.perf_counter`, whose zero differs between hosts. `Trace.start` estimates
 once how far this rank's clock is ahead of rank 0's; `Trace.gather` moves all spans to rank 0's
-clock. From there on everything is a plain list of `Span`, which `overlap.tools.timeline` writes to
+clock. The result is a plain list of `Span`, which `overlap.tools.timeline` writes to
 a file, draws and summarises::
 
     from overlap.tools import timeline
@@ -41,7 +41,7 @@ _TAG = 7701
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One thing that one thread did, from `start_s` to `end_s`.
+    """One activity of one thread, from `start_s` to `end_s`.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Span:
         Name of the thread within its rank, such as "worker 0" or "communicator".
     kind : {"compute", "communicate"}
     label : str
-        What it was, such as "slice 12".
+        Names the activity, such as "slice 12".
     start_s, end_s : float
         Seconds, on rank 0's clock.
 
@@ -84,7 +84,7 @@ def display_order(span: Span) -> tuple:
 
 
 class Trace:
-    """The spans of one rank, being recorded.
+    """Records the spans of one rank.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Trace:
         row.append((kind, label, start_s, end_s))
 
     def clear(self) -> None:
-        """Forget all spans, keep the clock offset. No thread may be recording."""
+        """Forget all spans but keep the clock offset. No thread may be recording."""
         self._rows.clear()
 
     def spans(self, rank: int = 0) -> list[Span]:
@@ -210,7 +210,7 @@ def clock_offset(comm: Comm, rounds: int = 20, *, clock: Callable[[], float] = t
         `rounds` is not an integer >= 1.
     """
     if not isinstance(rounds, Integral) or rounds < 1:
-        raise ValueError(f"rounds: expected an integer >= 1, got {rounds!r}")
+        raise ValueError(f"expected rounds to be an integer >= 1, received {rounds!r}")
     rank, size = comm.Get_rank(), comm.Get_size()
     message = array("d", [0.0])
     if rank == 0:

@@ -108,7 +108,7 @@ def test_the_error_is_within_half_the_round_trip():
 
 @pytest.mark.parametrize("rounds", [0, -1, 1.5])
 def test_clock_offset_refuses(rounds):
-    with pytest.raises(ValueError, match=f"rounds: expected an integer >= 1, got {rounds}"):
+    with pytest.raises(ValueError, match=f"expected rounds to be an integer >= 1, received {rounds}"):
         trace.clock_offset(FakeComm(0, 1, {}), rounds)
 
 

@@ -59,14 +59,15 @@ from ...runtime.scheduling.whole_call import (
     IPROBE,
     LOADS,
     LONGEST_SLEEP_US,
-    MEETING,
     MIN,
     NUMBERS,
     OUTCOME,
     OVER,
     PHASE,
     POLLS,
+    REDUCED,
     REFUSED,
+    RENDEZVOUS,
     REQUEST,
     SHORTEST_SLEEP_US,
     SIGNED,
@@ -77,7 +78,6 @@ from ...runtime.scheduling.whole_call import (
     SUM,
     SUMS,
     TEST,
-    TOLD,
     UNLIKE,
     UNSIGNED,
     WAITED,
@@ -154,8 +154,8 @@ def execute_call(tables: int, arrays: int, scratch: int) -> int:
         return BUSY_ELSEWHERE
     found = OVER
     if state[AGREES]:
-        state[NUMBERS : SUMS + 3] = mpi[TOLD : TOLD + 6]
-        found = _met(mpi, state)
+        state[NUMBERS : SUMS + 3] = mpi[REDUCED : REDUCED + 6]
+        found = _header(mpi, state)
     if found == OVER:
         state[BEGAN] = clock_ns(address_of(state) + 8 * CLOCK)
         state[WAITED] = 0
@@ -206,13 +206,13 @@ def _run(
 
 
 @njit
-def _met(mpi: np.ndarray, state: np.ndarray) -> int:
-    """Meet all ranks at the header."""
+def _header(mpi: np.ndarray, state: np.ndarray) -> int:
+    """Reduce the headers of all ranks; return OVER if no rank has failed and all make this call."""
     _begin(state, ENTERING, 0)
-    if mpi[MEETING]:
-        _tell(mpi, mpi[HEADER_WORD])
-        for rank in range(words(mpi[MEETING])[SIZE]):
-            word = _told(mpi, state, rank)
+    if mpi[RENDEZVOUS]:
+        _send(mpi, mpi[HEADER_WORD])
+        for rank in range(words(mpi[RENDEZVOUS])[SIZE]):
+            word = _received(mpi, state, rank)
             state[NUMBERS] = min(state[NUMBERS], word & FLAGS)
             state[NUMBERS + 1] = min(state[NUMBERS + 1], word >> FLAG_BITS)
             state[NUMBERS + 2] = min(state[NUMBERS + 2], -(word >> FLAG_BITS))
@@ -229,14 +229,14 @@ def _met(mpi: np.ndarray, state: np.ndarray) -> int:
 
 @njit
 def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
-    """Tell all ranks at the end that all is well here, and what was issued."""
+    """Make the agreement at the end: this rank has not failed, and has issued the call's operations."""
     _begin(state, WAITING, rows)
     given = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
-    if mpi[MEETING]:
-        _tell(mpi, mpi[AGREEMENT_WORD])
+    if mpi[RENDEZVOUS]:
+        _send(mpi, mpi[AGREEMENT_WORD])
         state[SUMS : SUMS + 3] = 0
-        for rank in range(words(mpi[MEETING])[SIZE]):
-            word = _told(mpi, state, rank)
+        for rank in range(words(mpi[RENDEZVOUS])[SIZE]):
+            word = _received(mpi, state, rank)
             state[SUMS] += word & 1
             state[SUMS + 1] = (state[SUMS + 1] + (word >> FLAG_BITS)) & VALUE
             state[SUMS + 2] += (word & FLAGS) >> 1
@@ -253,18 +253,18 @@ def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
 
 
 @njit
-def _tell(mpi: np.ndarray, word: int) -> None:
-    """Write a word of this rank on the board, for the next meeting."""
-    rendezvous = words(mpi[MEETING])
+def _send(mpi: np.ndarray, word: int) -> None:
+    """Write a word of this rank on the board, for the next round."""
+    rendezvous = words(mpi[RENDEZVOUS])
     rendezvous[NUMBER] += 1
     number = rendezvous[NUMBER]
     store_release(rendezvous[BOARD] + LINE * rendezvous[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAG))
 
 
 @njit
-def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
-    """Wait for a rank's word of this meeting: hot at first, then with longer and longer sleeps."""
-    rendezvous = words(mpi[MEETING])
+def _received(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
+    """Wait for a rank's word of this round: poll without sleep at first, then with longer and longer sleeps."""
+    rendezvous = words(mpi[RENDEZVOUS])
     place = rendezvous[BOARD] + LINE * rank + 8 * (rendezvous[NUMBER] & 1)
     flag, sleep, looks = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
     while True:
@@ -275,7 +275,7 @@ def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
         if looks < LOOKS:
             pause()
             continue
-        # What others have sent to the user may need that this rank comes to MPI.
+        # Messages sent to the user's code may need an MPI call of this rank to progress.
         state[CODE] = call_mpi(mpi[IPROBE], (mpi[ANY_SOURCE], mpi[ANY_TAG], mpi[CONTROL], flag, flag + 8))
         if state[CODE]:
             return 0
@@ -284,7 +284,7 @@ def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
 
 @njit
 def _rested(state: np.ndarray, sleep: int) -> int:
-    """Let others have the core, for `sleep` microseconds where the wait is no longer hot; give the next sleep."""
+    """Yield the core; after HOT_NS sleep for `sleep` microseconds instead. Return the length of the next sleep."""
     if clock_ns(address_of(state) + 8 * CLOCK) < state[SINCE] + HOT_NS:
         sched_yield()
         return sleep

@@ -1,1 +1,1 @@
-"""Where all ranks meet: headers that tell what each is about to do, deadlines, communicators."""
+"""Collectives of the library: headers by which ranks confirm the call that they begin, deadlines, communicators."""

@@ -1,4 +1,4 @@
-"""What is wrong with the runtime's arguments."""
+"""Checks of the runtime's arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import repr_of
 
 WAITS = ("off", "block", "poll")
 
-# The largest values of counts. Beyond them nothing gets faster, and threads or memory run out on some rank only.
+# The largest values of counts. Larger values gain nothing, and could exhaust the threads or the memory of some rank.
 BOUNDS = {
     "workers": 2**12,
     "depth": 2**16,
@@ -31,7 +31,7 @@ def count_problem(name: str, value: Any) -> str | None:
 
 
 def options_problem(wait: Any = None, **counts: Any) -> str | None:
-    """Return what is wrong with a runtime's or a pipeline's options, as text, or None; None is always right."""
+    """Return what is wrong with options of a runtime or a pipeline, as text, or None; None is a valid option."""
     for name, value in counts.items():
         if value is not None and (problem := count_problem(name, value)):
             return problem
@@ -41,7 +41,7 @@ def options_problem(wait: Any = None, **counts: Any) -> str | None:
 
 
 def number_problem(name: str, value: Any, positive: bool = False, none: bool = False) -> str | None:
-    """Return what is wrong with a finite number that may not be negative (but None, if `none`), or None."""
+    """Return why a value is not a finite number >= 0 (or None, if `none`), as text; None if it is one."""
     if value is None and none:
         return None
     number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1

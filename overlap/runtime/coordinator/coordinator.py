@@ -1,22 +1,20 @@
-"""`Coordinator`: all that the library does in MPI for itself, in one place.
+"""`Coordinator`: all MPI calls that the library makes for itself, in one place.
 
-The awaited traffic of slice programs travels on `AsyncComm`; every other collective of the library is
-made here, on one communicator of its own. Each begins with the same small meeting of all ranks, the *header*:
-the minimum over all ranks of three integers, ``(well, signature, -signature)``, where the signature
-is a checksum of what the rank is about to do. So whatever two ranks do, their headers match each
-other, and nobody is left alone:
+What slice programs await travels on `AsyncComm`; every other collective of the library is made here, on a communicator
+of its own. Each begins with the same small reduction, the *header*: the minimum over all ranks of three integers,
+``(ok, signature, -signature)``, where the signature is a checksum of the call that the rank is about to make. Whatever
+two ranks do, their headers match each other, so no rank waits for a rank that does something else:
 
-* a rank that has failed sends ``well = 0``: all ranks exchange what went wrong and raise one and the
-  same exception (`InputError`, or `RankError` for anything that is no fault of the input);
-* ranks that are about to do different things see that the signatures differ, exchange what each
-  wants and raise one `InputError` that names it.
+* if a rank has failed, it sends ``ok = 0``: all ranks exchange reports of what has failed and raise one and the same
+  exception (`InputError` if the input is at fault, else `RankError`);
+* if ranks are about to make different calls, the signatures differ: all ranks exchange their headers and raise one
+  `InputError` that names the difference.
 
-The last header of every rank says that it leaves: see `departure`.
+The last header of a rank states that the rank leaves: see `departure`.
 
-All of this is watched by the deadline. The one exception is the header with which a public call (a
-pipeline's, a constructor's) begins: to wait there for a rank that still computes or writes a file
-outside of the library is no fault, so the deadline starts when all ranks have entered, unless
-`Runtime`'s ``entry_deadline_s`` says otherwise.
+The deadline covers all of this except the header with which a public call (of a pipeline, of a constructor) begins. A
+rank may wait there for another rank that still computes or writes a file outside of the library, so the deadline starts
+when all ranks have entered. ``entry_deadline_s`` of `Runtime` limits this wait, too.
 """
 
 from __future__ import annotations
@@ -55,22 +53,22 @@ T = TypeVar("T")  # any value
 _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
-_dropped: list[Coordinator] = []  # the `Coordinator` of runtimes that were collected here, but not yet on all ranks
+_dropped: list[Coordinator] = []  # of runtimes that were garbage-collected here, but not yet on all ranks
 
 
 class Coordinator:
     """The library's own collectives over the ranks of a runtime.
 
-    Every method that talks is collective, and raises the same exception on all ranks.
+    Every method that communicates is collective, and raises the same exception on all ranks.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated (collective).
     watchdog : Watchdog
-        Watches what is under way.
+        Applies the deadline to what is under way.
     guard : Guard, optional
-        That of `comm`, by default.
+        Detects lost ranks; by default the guard of `comm`.
 
     Attributes
     ----------
@@ -78,25 +76,25 @@ class Coordinator:
     comm : mpi4py.MPI.Intracomm
         The duplicate; for modules of `overlap.runtime` only.
     rendezvous : Rendezvous
-        Where the ranks of `comm` meet.
+        Reduces the headers of the ranks of `comm`.
     comms : list of AsyncComm
         The communicators that slice programs may use.
     runtime : weakref.ref
-        To the runtime that it belongs to.
+        Refers to the runtime that owns this coordinator.
     running : bool
-        A job runs: nobody but its communicator may talk.
+        A job runs: only the job's communicator thread may call MPI.
     nested : int
         How many `collective_section` blocks the calling thread is in.
     paused : bool
-        The runtime is not in use.
+        The runtime has been paused (`Runtime.pause`).
     left : OverlapError or None
-        What has been raised here when another rank left by an exception, or ended: the next calls raise it too. A rank
-        that is lost has left, and what its loss has raised is raised once; then the coordinator is closed.
+        The error raised here when another rank left by an exception, or when its process ended: the next calls raise
+        it, too. If a rank is lost, `RankLost` is raised once, and then the coordinator is closed.
     crowded : bool
-        So many communicators were open on some rank when it was made that none should be kept for later.
+        When this coordinator was made, some rank had so many communicators open that none should be kept for later use.
     """
 
-    frees_after_failure = True  # all ranks may free the communicators when exceptions have ended all of them
+    frees_after_failure = True  # if exceptions have ended all ranks, they may free the communicators
 
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog, guard: Guard | None = None) -> None:
         check_process("runtime")
@@ -130,7 +128,7 @@ class Coordinator:
         self._identity: tuple[str, int, int] | None = None
         self._numbers = array("q", (0, 0, 0))
         if self.guard is not None:
-            self.guard.register(self)  # now that all is there that a loss ends
+            self.guard.register(self)  # last: a loss ends what has been made above
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -142,28 +140,28 @@ class Coordinator:
         error: BaseException | None = None,
         entry: bool = False,
     ) -> None:
-        """Meet all ranks at a header: all are well and about to do the same, or all raise.
+        """Exchange headers with all ranks: if one has failed, or if their calls differ, all raise.
 
         Parameters
         ----------
         call : str
-            What this rank is about to do.
+            Names the call that this rank is about to make.
         agreed : dict, optional
-            Values that must be the same on all ranks. What compares equal is the same: 4 and
-            ``np.int64(4)``, a list and a tuple of the same values.
+            Values that must be equal on all ranks, such as 4 and ``np.int64(4)``, or a list and a tuple of the same
+            values.
         error : BaseException, optional
-            This rank has failed.
+            The exception by which this rank has failed.
         entry : bool
-            A public call begins here: nobody is late yet.
+            A public call begins here: the deadline does not cover the wait for the other ranks.
 
         Raises
         ------
         InputError
-            A rank failed with one, or the ranks want different things.
+            A rank failed with an `InputError`, or the ranks are about to make different calls.
         RankError
-            A rank failed with anything else. On that rank the original is the cause; an exception
-            that is none (`KeyboardInterrupt`, `SystemExit`) or that a signal handler raised is
-            raised there itself.
+            A rank failed with another exception, which is the cause of the `RankError` on that rank. If it is no
+            `Exception` (`KeyboardInterrupt`, `SystemExit`), or if a signal handler raised it, it is itself raised on
+            that rank.
         """
         try:
             header = Header(call, agreed)
@@ -177,14 +175,14 @@ class Coordinator:
         self.synchronize_for(header, error, entry)
 
     def synchronize_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
-        """As `synchronize`, for a `Header` that was made before: of a call that is made again and again."""
+        """Synchronize as `synchronize` does, with a `Header` made before: for calls that are made again and again."""
         with self.exclusive.used(header.call):
             self.check_idle()
             self.synchronize_here(header, error, entry)
 
     def synchronize_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
-        """Meet as `synchronize_for`, where nobody else is in a call; `leaving`: for the last time."""
-        if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
+        """Synchronize as `synchronize_for`, when no other thread is in a call; `leaving`: with the last header."""
+        if error is None and not leaving:  # an error or the last header is sent even so; what a handler raised follows
             error = held_signals().error
         call, numbers = header.call, self._numbers
         numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
@@ -200,26 +198,26 @@ class Coordinator:
         self.check_header(header, error, numbers, leaving)
 
     def count_header(self) -> None:
-        """Note that all ranks have come to a header: what an exception was marked with before is known no more."""
+        """Count a header that all ranks have reached: earlier marks of `mark` become void."""
         self._headers += 1
 
     def check_header(
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
     ) -> None:
-        """Raise what is wrong on any rank: all have come to a header, at which `numbers` were reduced."""
+        """Raise the error of any rank after a header, given the `numbers` that it has reduced."""
         self._headers += 1
-        well, agreed = numbers[0], numbers[1] == -numbers[2]
-        if well and agreed:
+        ok, agreed = numbers[0], numbers[1] == -numbers[2]
+        if ok and agreed:
             return
         signals = held_signals()
         try:
-            report = Report(leaving, header=header.values) if well else failure_report(error, leaving)
+            report = Report(leaving, header=header.values) if ok else failure_report(error, leaving)
             with self.watchdog.watching(f"the report of what failed in {header.call}"):
-                found = self.comm.allgather(report)
+                reports = self.comm.allgather(report)
         except MPI.Exception as broken:
             self.mark(broken)
             raise
-        common = self._judged(found, leaving)
+        common = self._judged(reports, leaving)
         if common is None:
             return
         if error is None:
@@ -227,15 +225,13 @@ class Coordinator:
         if error is signals.error or not isinstance(error, Exception):
             raise self.mark(error) from common
         cause = error if error.__traceback__ is not None else None
-        if isinstance(
-            error, StopIteration
-        ):  # a RuntimeError with such a cause is dropped by contextlib, for Python makes some
+        if isinstance(error, StopIteration):  # contextlib drops a RuntimeError whose cause is a StopIteration
             cause = RuntimeError("raised a StopIteration")
             cause.__cause__ = error
         raise common from cause
 
     def _judged(self, reports: list[Report], leaving: bool) -> BaseException | None:
-        """Return what to raise on all ranks, if anything: some rank has failed, wants something else, or leaves."""
+        """Return the error to raise on all ranks, or None: some rank has failed, makes another call, or leaves."""
         self._all_leave = all(report.leaving for report in reports)
         if reports[0].header is not None:
             common: OverlapError | None = InputError(disagreement([report.header or {} for report in reports]))
@@ -245,48 +241,48 @@ class Coordinator:
             return None
         if not leaving and any(report.leaving for report in reports):
             self.left = common
-            departure.leave(self._member)  # all ranks know that one has left: nobody meets here any more
+            departure.leave(self._member)  # all ranks know that one has left: no header follows
         return self.mark(common)
 
     def failed(self, error: MPI.Exception, what: str) -> BaseException:
-        """Return what to raise where MPI has failed and no rank hears of it here any more."""
+        """Return the error to raise if MPI has failed, so that the other ranks cannot be notified here any more."""
         lost = None if self.guard is None else self.guard.loss(error, what)
         self.count_header()
         return self.mark(lost or error)
 
     def lose(self, lost: RankLost) -> None:
-        """Note that a rank is lost: all ranks meet no more."""
+        """Note that a rank is lost: no header follows."""
         self.left = lost
         departure.leave(self._member)
 
     def mark(self, error: BaseException) -> BaseException:
-        """Note that all ranks know of this failure; returns it."""
-        with suppress(Exception):  # where it cannot be set, the error is told once more
+        """Mark an exception as known to all ranks, and return it."""
+        with suppress(Exception):  # if the mark cannot be set, the error is reported once more
             error._overlap_header = self, self._headers  # type: ignore[attr-defined]  # the exception carries it
         return error
 
     def is_known(self, error: BaseException) -> bool:
-        """Tell whether all ranks have failed with this exception, and have not met since."""
+        """Return whether all ranks have failed with this exception, and no header has followed."""
         try:
             return getattr(error, "_overlap_header", None) == (self, self._headers)
-        except Exception:  # its attributes cannot be asked for: it has no mark, and is told once more
+        except Exception:  # its attributes cannot be read: without a mark it is reported once more
             return False
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
-        """Begin a call: as `synchronize`, at which nobody is late yet outside of `collective_section`."""
+        """Begin a public call: `synchronize`, without a deadline unless inside of `collective_section`."""
         self.synchronize(call, agreed, error=error, entry=not self.nested)
 
     @contextmanager
     def collective_section(
         self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
     ) -> Iterator[None]:
-        """Do something on all ranks, or fail on all of them: as `Runtime.collective_section`."""
+        """Let a block end well on all ranks or fail on all of them: see `Runtime.collective_section`."""
         with held_signals(), self.exclusive.used(what):
             entry, self.nested = not self.nested, self.nested + 1
             try:
                 self.synchronize(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
                 yield
-                if entry:  # an outer block meets at its own end
+                if entry:  # the end of an outer block has a header of its own
                     self.synchronize(f"the end of {what}")
             except BaseException as error:
                 try:
@@ -303,19 +299,19 @@ class Coordinator:
     # ---- collectives -------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have made this call."""
         self.synchronize("barrier")
 
     def allgather(self, value: T) -> list[T]:
-        """Gather the values of all ranks, in their order, as a list; anything that can be pickled."""
+        """Gather the values of all ranks as a list in the order of ranks; they can be anything that pickles."""
         return [
             pickle.loads(data) for data in self._talk("allgather", {}, lambda data: self.comm.allgather(data), value)
         ]
 
     def gather(self, value: T, root: int = 0) -> list[T] | None:
         """Gather the values of all ranks on rank `root`, as a list; None on the others."""
-        found = self._talk("gather", {"root": root}, lambda data: self.comm.gather(data, root), value)
-        return None if found is None else [pickle.loads(data) for data in found]
+        gathered = self._talk("gather", {"root": root}, lambda data: self.comm.gather(data, root), value)
+        return None if gathered is None else [pickle.loads(data) for data in gathered]
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return the value of rank `root`, on all ranks."""
@@ -334,7 +330,7 @@ class Coordinator:
         return self._reduced("minimum", MPI.MIN, value)
 
     def alltoall_s(self, nbytes: int) -> float:
-        """Seconds that an all-to-all with `nbytes` bytes from every rank to every rank takes here."""
+        """Measure how many seconds an all-to-all takes that sends `nbytes` bytes from every rank to every rank."""
         send, receive = np.zeros((2, self.size * nbytes), np.uint8)
         self.synchronize("all-to-all", {"nbytes": nbytes})
         with self.exclusive.used("all-to-all"), self.watchdog.watching("all-to-all"):
@@ -349,50 +345,50 @@ class Coordinator:
         except Exception as problem:
             error = problem
         self.synchronize(call, agreed, error=error)
-        return self._heard_of_all(call, lambda: collective(data))
+        return self._confirmed(call, lambda: collective(data))
 
-    def _heard_of_all(self, call: str, collective: Callable[[], T]) -> T:
-        """Make a collective of MPI, of which ranks that may be lost have all had their part when it ends."""
+    def _confirmed(self, call: str, collective: Callable[[], T]) -> T:
+        """Make an MPI collective; if ranks may be lost, a header confirms that every rank has taken part."""
         error: Exception | None = None
         with self.exclusive.used(call), self.watchdog.watching(call):
             if self.guard is None:
                 return collective()
             try:
-                found = collective()
+                result = collective()
             except MPI.Exception:
                 raise
-            except Exception as broken:  # what has come makes no sense
+            except Exception as broken:  # the received data cannot be decoded
                 error = broken
-        # If a rank dies in it, Open MPI 5.0.11 may return success where nothing has come. The rank that is lost does
-        # not come to this header, so nobody takes such a result for good.
+        # If a rank dies during a collective, Open MPI 5.0.11 may report success on ranks that have received nothing. A
+        # lost rank does not reach this header, so no rank accepts such a result.
         self.synchronize(f"the end of {call}", error=error)
-        return found
+        return result
 
     def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
         self.synchronize(call, {"shape": values.shape, "dtype": values.dtype.str})
-        self._heard_of_all(call, lambda: self.comm.Allreduce(MPI.IN_PLACE, values, operation))
+        self._confirmed(call, lambda: self.comm.Allreduce(MPI.IN_PLACE, values, operation))
         kind: Any = type(value)
-        found: Any = values if isinstance(value, np.ndarray) else kind(values[()])
-        return found
+        result: Any = values if isinstance(value, np.ndarray) else kind(values[()])
+        return result
 
     def ranks_of(self, comm: object) -> tuple[int, ...] | None:
-        """Return the ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
+        """Return the ranks here of the ranks of `comm`, or None if it is no intracommunicator or has other ranks."""
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             return None
-        theirs, ours = comm.Get_group(), self.comm.Get_group()
-        found = tuple(theirs.Translate_ranks(None, ours))
-        theirs.Free()
-        ours.Free()
-        return None if MPI.UNDEFINED in found else found
+        group, own_group = comm.Get_group(), self.comm.Get_group()
+        translated = tuple(group.Translate_ranks(None, own_group))
+        group.Free()
+        own_group.Free()
+        return None if MPI.UNDEFINED in translated else translated
 
     # ---- communicators -----------------------------------------------------------------------
 
     def wrap(self, comm: Any, kind: Callable[..., Any] = AsyncComm) -> Any:
-        """Make an awaitable communicator of one of mpi4py's, collective over that one.
+        """Make an awaitable communicator from one of mpi4py's; collective over the latter.
 
-        `kind` makes it. `comm` can be a function that makes one: that one is ours to free. Returns None on ranks for
-        which it makes none.
+        `kind` is its class. `comm` can be a function that makes a communicator, which the library then frees. On ranks
+        for which that function returns none, the result is None.
         """
         with (
             self.exclusive.used("making a communicator"),
@@ -402,7 +398,7 @@ class Coordinator:
             owned = callable(comm)
             if not owned:
                 self.synchronize_members(comm)
-            # Counted on every rank, also on those that get none: the number names it everywhere.
+            # Every rank counts, even one that gets none: so the number names the same communicator on all ranks.
             number = self._wrapped
             self._wrapped += 1
             source = comm() if owned else comm
@@ -416,15 +412,15 @@ class Coordinator:
         return wrapped
 
     def synchronize_members(self, comm: object) -> None:
-        """Meet all ranks, if all of them are about to call MPI on `comm` (collective over that one).
+        """Exchange headers if `comm`, on which MPI is about to be called, has all ranks (collective over `comm`).
 
-        A rank that has failed is seen at a header. In MPI's own call it would be waited for.
+        A header shows that a rank has failed. In MPI's own call the others would wait for that rank.
         """
         if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and self.size > 1 and comm.size == self.size:
             self.synchronize_for(Header("making a communicator"))
 
     def drop(self) -> None:
-        """Remember the communicators, until all ranks can free them: this one does not use them any more."""
+        """Keep the communicators, which this rank does not use any more, until all ranks can free them."""
         self.closed = True
         if self._identity is not None and not isinstance(self.left, RankLost):
             _dropped.append(self)
@@ -432,12 +428,12 @@ class Coordinator:
     def free_dropped(self) -> None:
         """Free the communicators of runtimes that all their ranks have dropped (collective).
 
-        The runtimes are known by names that their ranks agree on here, as the first thing they do.
+        A runtime has a name on which its ranks agree here, before anything else.
 
         Raises
         ------
         InputError
-            On all ranks, when too many communicators are open all the same.
+            On all ranks, if too many communicators are open even then.
         """
         for crowded in (False, True):
             waiting = {
@@ -445,24 +441,24 @@ class Coordinator:
                 for coordinator in tuple(_dropped)
                 if coordinator._identity is not None
             }
-            found = self.allgather(
+            answers = self.allgather(
                 (
                     _open,
                     {identity: coordinator.size for identity, coordinator in waiting.items()},
                     (MPI.Get_processor_name(), os.getpid(), next(_numbers)),
                 )
             )
-            self._identity = self._identity or found[0][2]
-            sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
+            self._identity = self._identity or answers[0][2]
+            sizes = {identity: size for _, known, _ in answers for identity, size in known.items()}
             for identity in sorted(sizes):
-                dropped_by_all = sum(identity in known for _, known, _ in found) == sizes[identity]
+                dropped_by_all = sum(identity in known for _, known, _ in answers) == sizes[identity]
                 if dropped_by_all and (coordinator := waiting.get(identity)):
                     _dropped.remove(coordinator)
                     coordinator.free(self.watchdog)
-            self.crowded = max(count for count, _, _ in found) > MANY
+            self.crowded = max(count for count, _, _ in answers) > MANY
             if crowded or not self.crowded:
                 break
-            gc.collect()  # perhaps some ranks have not noticed yet that one was dropped
+            gc.collect()  # some ranks may not have collected a dropped runtime yet
         most = self.maximum(_open) if crowded else 0
         if most > MOST:
             raise InputError(
@@ -471,17 +467,17 @@ class Coordinator:
             )
 
     def end(self, call: str) -> None:
-        """Meet all ranks for the last time, and free the communicators (collective).
+        """Send the last header and free the communicators (collective).
 
         Raises
         ------
         RankError
-            Another rank has left by an exception. This one has let go of the communicators all the same.
+            Another rank has left by an exception. This rank has released the communicators nevertheless.
         """
         self._all_leave = True
         try:
             if self.left is None and self.size > 1 and not MPI.Is_finalized():
-                self._finish_telling()
+                self._finish_notifying()
                 self.synchronize_here(Header(call), None, True, leaving=True)
         finally:
             departure.leave(self._member)
@@ -491,16 +487,16 @@ class Coordinator:
                 self.drop()
 
     def notify(self, error: BaseException) -> departure.Departure | None:
-        """Tell the other ranks of an exception on this one, between two calls; they raise a `RankError` in their next.
+        """Notify the other ranks of an exception raised here between two calls; their next call raises a `RankError`.
 
-        Returns the thread that waits for them, or None where they know already, or cannot be told.
+        Returns the thread that waits for them, or None if they know already or cannot be notified.
         """
         if self.size == 1 or self.closed or self.running or self.left is not None or self.is_known(error):
             return None
         return self._sent(error, False)
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
-        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard it.
+        """Notify the other ranks that an exception has ended this rank's part, then call `ended`.
 
         Returns as `notify`.
         """
@@ -509,9 +505,9 @@ class Coordinator:
     def _sent(
         self, error: BaseException, last: bool, ended: Callable[[], object] | None = None
     ) -> departure.Departure | None:
-        """Have a thread send a header that says what has failed here; it is ours alone until all ranks have met it."""
+        """Have a thread send a header that reports a failure; no other thread communicates until it has completed."""
 
-        def met(all_leave: bool) -> None:
+        def after_header(all_leave: bool) -> None:
             self._headers += 1
             self.mark(error)
             if not last:
@@ -523,24 +519,24 @@ class Coordinator:
             if ended is not None:
                 ended()
 
-        with held_signals(), self.exclusive.used("telling what has failed"):
-            found = self._departure = departure.Departure(
-                self.rendezvous, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
+        with held_signals(), self.exclusive.used("notifying the other ranks"):
+            sent = self._departure = departure.Departure(
+                self.rendezvous, failure_report(error, last), self.watchdog.deadline_s, after_header, self._departure
             )
             if last:
                 self.closed = True
                 departure.leave(self._member)
-        found.send()
-        return found if found.is_alive() else None
+        sent.send()
+        return sent if sent.is_alive() else None
 
-    def _finish_telling(self) -> None:
-        """Wait until all ranks have heard of what has failed here: headers are in step again."""
-        found, self._departure = self._departure, None
-        if found is not None:
-            found.wait()
+    def _finish_notifying(self) -> None:
+        """Wait until all ranks have been notified of a failure here, so that headers match again."""
+        sent, self._departure = self._departure, None
+        if sent is not None:
+            sent.wait()
 
     def free(self, watchdog: Watchdog | None = None) -> None:
-        """Free all communicators (collective), under some other watchdog if this one has ended."""
+        """Free all communicators (collective), watched by `watchdog` if the coordinator's own has ended."""
         self.closed = True
         departure.leave(self._member)
         if not MPI.Is_finalized():
@@ -557,22 +553,22 @@ class Coordinator:
         self.rendezvous.end()
 
     def close_in_child(self) -> None:
-        """Be closed: this process was forked from the one that made it."""
+        """Close in a child process, which was forked from the one that made the runtime."""
         self.closed = self.forked = True
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` after `free`, or what has ended another rank."""
+        """Raise a `ClosedError` after `free`, or the error by which another rank has left."""
         if self.closed:
             raise closed_error("runtime", "closed", self.forked)
         if isinstance(self.left, RankLost):
             raise closed_error("runtime", f"closed by a loss ({self.left})")
         if self.left is not None:
-            raise copy.copy(self.left)  # each with a traceback of its own
+            raise copy.copy(self.left)  # a copy, since each exception has its own traceback
         if self._departure is not None:
-            self._finish_telling()
+            self._finish_notifying()
 
     def check_idle(self) -> None:
-        """Only the communicator may talk while a job runs."""
+        """Raise a `BusyError` unless the calling thread may make MPI calls of the library now."""
         if self.running or self.closed or self.left is not None or self._departure is not None:
             self.check_open()
             self.check_not_running()
@@ -587,7 +583,7 @@ class Coordinator:
 
 
 def _count(change: int) -> None:
-    """Count this process's open communicators."""
+    """Add `change` to the count of this process's open communicators."""
     global _open
     with _open_lock:
         _open += change

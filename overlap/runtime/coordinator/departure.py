@@ -1,13 +1,13 @@
-"""A rank's last header, with which it leaves the others.
+"""A rank's last header, by which the other ranks learn that it leaves.
 
-Every `Coordinator` of several ranks ends on each of them with one header more: of `close`; of an exception that leaves
-a ``with`` block, or ends the process, on that rank alone; or of the end of the process, where nothing was closed.
-Whatever another rank does then, a call, `close` or the same, its header meets this one, and so nobody waits for a
-rank that has gone.
+On each of its ranks a `Coordinator` ends with one more header. `close` sends it, or an exception that leaves a ``with``
+block or ends the process on that rank alone, or, if nothing was closed, the end of the process. Whatever another rank
+does then (a call, `close`, or leaving as well), its header matches this one, so no rank waits for a rank that has gone.
 
-A rank that closes waits there for the others, as in any call. One that leaves by an exception must not: others may
-come late, or never. A thread sends its header, and waits beyond the ``with`` block if need be, until the process
-ends. Below ``MPI_THREAD_MULTIPLE`` no thread may do that, and the rank waits itself, up to its deadline.
+A rank that closes waits for the others, as in any call. A rank that leaves by an exception must not wait, because the
+others may make their next call late, or never. So a thread sends its header and waits, beyond the ``with`` block and
+until the process ends if need be. Below ``MPI_THREAD_MULTIPLE`` no other thread may do that; the rank itself waits, up
+to its deadline.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ...freed import ended_by
 from .rendezvous import Rendezvous
 from .reports import UNCLOSED, Report
 
-MPI4PY_S = 1.0  # for others to be told, where mpi4py ends the job at the end of a process that has failed
+MPI4PY_S = 1.0  # to notify the others, if mpi4py ends the job at the end of a process that has failed
 
-_members: dict[
-    int, tuple[Rendezvous, float | None]
-] = {}  # meetings of communicators whose last header is to come, and deadlines
-_departures: set[Departure] = set()  # whose headers other ranks have not met yet
+# The rendezvous and the deadline of each communicator on which a last header is still to be sent.
+_members: dict[int, tuple[Rendezvous, float | None]] = {}
+_departures: set[Departure] = set()  # whose headers some ranks have not reached yet
 
 
 class Departure(threading.Thread):
-    """Sends a rank's last header, or one that says what has failed between two calls, and waits for the other ranks.
+    """Sends a rank's last header, or one that reports a failure between two calls, and waits for the other ranks.
 
     Parameters
     ----------
     rendezvous : Rendezvous
-        Where the communicator's ranks meet.
+        Reduces the headers of the communicator's ranks.
     report : Report
-        What the others are to know.
+        What the other ranks receive.
     deadline_s : float or None
-        How long a process that has failed waits for them before it ends the job.
-    met : callable, optional
-        ``met(all_leave)`` is called when all ranks have met, with whether this was the last header of each of them.
+        Seconds that a process that has failed waits for the other ranks before it ends the job.
+    after_header : callable, optional
+        ``after_header(all_leave)`` is called when all ranks have reached the header; `all_leave` tells whether it was
+        the last one of all ranks.
     after : Departure, optional
-        An earlier one on the same communicator.
+        An earlier departure on the same communicator, for which this one waits.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class Departure(threading.Thread):
         rendezvous: Rendezvous,
         report: Report,
         deadline_s: float | None,
-        met: Callable[[bool], object] | None = None,
+        after_header: Callable[[bool], object] | None = None,
         after: Departure | None = None,
     ) -> None:
         super().__init__(daemon=True, name="departure")
-        self._rendezvous, self._report, self._met, self._after = rendezvous, report, met, after
+        self._rendezvous, self._report, self._after_header, self._after = rendezvous, report, after_header, after
         self.deadline_s = deadline_s
 
     def send(self) -> None:
-        """Have it sent by a thread, or here and now where MPI allows no other thread."""
+        """Have a thread send the header; if MPI allows no other thread, send it now."""
         _departures.add(self)
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+            with suppress(RuntimeError):  # at its end the interpreter starts no threads
                 self.start()
                 return
-        what = "a last meeting of all ranks"
+        what = "the last header of all ranks"
         if self._report.failure is not None:
-            what = f"telling the other ranks of {self._report.failure[0]}"
+            what = f"notifying the other ranks of {self._report.failure[0]}"
         with nullcontext() if self.deadline_s is None else limited_to(self.deadline_s, what):
             self.run()
 
     def wait(self) -> None:
-        """Wait until all ranks have met."""
-        if self.ident is not None:  # it was started
+        """Wait until all ranks have reached the header."""
+        if self.ident is not None:  # a thread was started
             self.join()
 
     def run(self) -> None:
@@ -90,20 +90,20 @@ class Departure(threading.Thread):
                 self._after.wait()
             all_leave = False
             try:
-                # Not well, whatever the others send: all exchange their reports.
+                # A header of a failed rank: whatever the others send, all exchange their reports.
                 self._rendezvous.minimum(array("q", (0, 0, 0)))
                 all_leave = all(report.leaving for report in self._rendezvous.comm.allgather(self._report))
             except MPI.Exception:
-                pass  # a rank is lost: there is nobody to be told
-            if self._met is not None:
-                self._met(all_leave)
+                pass  # a rank is lost: the others learn of that from MPI
+            if self._after_header is not None:
+                self._after_header(all_leave)
         finally:
-            self._met = None
+            self._after_header = None
             _departures.discard(self)
 
 
 def enter(rendezvous: Rendezvous, deadline_s: float | None) -> int:
-    """Note that the ranks of a communicator meet from now on; returns what `leave` wants."""
+    """Note that a communicator owes its ranks a last header; return the key for `leave`."""
     key = rendezvous.comm.handle
     if rendezvous.comm.size > 1:
         _members[key] = rendezvous, deadline_s
@@ -116,15 +116,16 @@ def leave(key: int) -> None:
 
 
 def _at_exit() -> None:
-    """Leave what was not closed, and wait until the other ranks have met what this one has sent.
+    """Send the last headers of what was not closed, and wait until the other ranks have reached them.
 
-    MPI must not be finalised while a thread is in it. A process that has ended well waits as long as the others, which
-    it does in ``MPI_Finalize`` anyway; one that an exception has ended waits up to the deadline, then ends the job.
+    MPI must not be finalised while a thread is in an MPI call. If the process ends without an exception, it waits until
+    the others end, as it would in ``MPI_Finalize``. If an exception ends it, it waits up to the deadline and then ends
+    the job.
     """
     if MPI.Is_finalized():
         return
     error = ended_by()
-    while _members:  # in the order in which all ranks have made them, where no thread can wait for each
+    while _members:  # in the order in which all ranks have made them: perhaps no thread can wait for each
         rendezvous, deadline_s = _members.pop(next(iter(_members)))
         Departure(rendezvous, _unclosed(), deadline_s if error is not None else None).send()
     waiting = list(_departures)
@@ -143,7 +144,7 @@ def _at_exit() -> None:
             if not aborts:
                 abort(
                     f"{'' if error is None else formatted(error)[0]} has ended this rank, and other ranks have made "
-                    f"no call in which they could be told of it within {limit_s:g} s"
+                    f"no call in which they could be notified within {limit_s:g} s"
                 )
             return
 
@@ -158,7 +159,7 @@ def _unclosed() -> Report:
 
 
 def _forget() -> None:
-    """Forget the communicators: they are the parent's."""
+    """Forget the communicators in a forked process: they belong to its parent."""
     _members.clear()
     _departures.clear()
 

@@ -1,8 +1,8 @@
-"""Who may be in MPI: one thread of the user's at a time.
+"""Exclusive use of a runtime, and of MPI, by one of the user's threads at a time.
 
-A runtime is used by one thread at a time. Below ``MPI_THREAD_MULTIPLE`` so is MPI itself, by all
-runtimes of the process together. A second thread is refused at once: to wait in silence could
-deadlock, when the threads of another rank come in another order.
+One thread at a time uses a runtime. Below ``MPI_THREAD_MULTIPLE`` one thread at a time uses MPI, by all runtimes of the
+process together. A second thread gets an error at once: if it waited, ranks whose threads arrive in different orders
+would deadlock.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ...errors import BusyError
 
 
 class _Holder:
-    """A lock that one thread may take several times, and that knows who holds it for what."""
+    """A lock that one thread may take several times, with the thread that holds it and its purpose."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.lock = threading.Lock()
-        # Only the thread that holds the lock sets it to itself, and clears it before it lets go: so
-        # another thread never reads its own number, whatever it reads.
+        # Only the thread that holds the lock writes its own number here, and clears it before it releases the lock. So
+        # a thread that does not hold the lock never reads its own number.
         self.owner: int | None = None
         self.last: int | None = None  # the owner, or the one before
         self.depth = 0
         self.what: str | None = None
 
     def refusal(self, what: str) -> BusyError:
-        """Make the exception of a second thread."""
+        """Make the exception to raise in a second thread."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         return BusyError(
             f"expected threads to use {self._name} one at a time, received {what} in thread "
@@ -41,12 +41,12 @@ _process = _Holder("MPI below MPI_THREAD_MULTIPLE")
 
 
 class Exclusive:
-    """Keeps other threads of the user's from using a runtime, and from MPI where that must be.
+    """Keeps other threads of the user from using a runtime and, below ``MPI_THREAD_MULTIPLE``, from using MPI.
 
     Parameters
     ----------
     name : str
-        What is used, for the message.
+        Names what is used, for error messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,22 +54,22 @@ class Exclusive:
 
     @property
     def last(self) -> int | None:
-        """The thread that uses it, or has used it last."""
+        """Return the thread that uses it now or has used it last."""
         return self._holder.last
 
     def used(self, what: str) -> _Use:
-        """Have the calling thread do `what` alone: a ``with`` block, which may be entered again.
+        """Return a ``with`` block, which may be nested, in which the calling thread alone does `what`.
 
         Raises
         ------
         BusyError
-            Another thread is in something; both are named.
+            Another thread is in such a block; the error names both purposes.
         """
         return _Use(self._holder, what)
 
 
 class _Use:
-    """The time in which a thread holds what must be held."""
+    """Holds the locks of an `Exclusive` during a ``with`` block."""
 
     __slots__ = ("_holder", "_what")
 

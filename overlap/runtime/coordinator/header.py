@@ -1,4 +1,4 @@
-"""Headers: what ranks are about to do together, as values that can be compared, and as a checksum."""
+"""Headers: the call that a rank is about to make, as values that can be compared and as a checksum."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 
 class Header:
-    """The header of a call: what a rank is about to do together with the others, and a checksum of it.
+    """The header of a collective call, with its checksum.
 
     Parameters
     ----------
     call : str
     agreed : dict, optional
-        As of `Coordinator.synchronize`.
+        See `Coordinator.synchronize`.
 
     Attributes
     ----------
     values : dict
-        The call and the values, as text.
+        The call and the agreed values, as text.
     signature : int
     """
 
@@ -34,7 +34,7 @@ class Header:
 
 
 def canonical(value: Any) -> str:
-    """Write a value as text, the same for values that compare equal, and for lists and tuples."""
+    """Return a value as text, the same text for values that compare equal and for lists and tuples."""
     if value is None or type(value) is int:
         return repr(value)
     if isinstance(value, str):
@@ -68,7 +68,7 @@ def _canonical_number(value: Any) -> str:
 
 
 def disagreement(headers: list[dict[str, str]]) -> str:
-    """Name what differs between the ranks, rank by rank."""
+    """Return a message that lists the values that differ between the ranks, rank by rank."""
     calls = [header["call"] for header in headers]
     if any(call != calls[0] for call in calls):
         headers = [{"call": call} for call in calls]

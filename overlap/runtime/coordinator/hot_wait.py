@@ -1,4 +1,4 @@
-"""Waiting for something that is looked at again and again: without sleep at first."""
+"""Polling of a condition: without sleep at first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from time import perf_counter, sleep
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
-HOT_S = 150e-6  # what takes less is looked at without sleep, if nothing is to be done meanwhile
+HOT_S = 150e-6  # shorter waits are polled without sleep if there is nothing to compute meanwhile
 
 
 def pause(seconds: float) -> None:
-    """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
+    """Sleep; for 0 s yield the core instead, since a sleep of 0 s may take tens of microseconds."""
     if seconds:
         sleep(seconds)
     else:
@@ -25,7 +25,7 @@ def wait_for(
     hot_s: float = HOT_S,
     clock: Callable[[], float] = perf_counter,
 ) -> None:
-    """Wait until `test()` is true: hot for `hot_s` seconds, then with longer and longer sleeps."""
+    """Wait until `test()` is true: poll without sleep for `hot_s` seconds, then with longer and longer sleeps."""
     if test():
         return
     cold_s, sleep_s = clock() + hot_s, SHORTEST_SLEEP_S

@@ -1,13 +1,14 @@
-"""`Rendezvous`: where all ranks of a communicator wait for each other, and tell each other a few numbers.
+"""`Rendezvous`: all ranks of a communicator wait for each other and reduce a few numbers.
 
-Ranks of one node have a board: memory that all of them map, with two words for each rank. A rank writes its word of the
-meeting, and waits until the words of all others are there. A word carries the number of its meeting, so that nothing
-else need be ordered; meetings use the two words of a rank in turns: who has come to a meeting has read the words of the
-one before. Compiled code takes part at the board as well (`overlap.fft.engine.compiled_call`).
+If all ranks are on one node, they have a board: memory that all of them map, with two words for each rank. A rank
+writes its word and waits until the words of all others have arrived. Each word carries the number of its round, so no
+other order between stores is needed. The rounds use the two words of a rank in turns: a rank that has entered a round
+has read all words of the round before. Compiled code uses the board, too (`overlap.fft.engine.compiled_call`).
 
-A rank that waits at the board comes to MPI now and then: what others have sent to the user may need that.
+A rank that waits at the board calls MPI now and then, because messages sent to the user's code may need that to
+progress.
 
-Between nodes a meeting is a small reduction of MPI.
+Between nodes a round is a small MPI reduction.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from ...lowlevel.segments import segments
 from .hot_wait import wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
-NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: meetings so far, the board's address, rank, ranks
-TAG_BITS = 8  # of a word: the number of its meeting
+NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
+TAG_BITS = 8  # of a word: the number of its round
 TAG = (1 << TAG_BITS) - 1
-FLAG_BITS = 2  # then what is true of this rank, then a value
+FLAG_BITS = 2  # then two flags of this rank, then a value
 FLAGS = (1 << FLAG_BITS) - 1
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
 
 
 class Rendezvous:
-    """Meets all ranks of a communicator. Collective.
+    """Reduces a few numbers over all ranks of a communicator. Making one is collective.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class Rendezvous:
     ----------
     comm : mpi4py.MPI.Intracomm
     state : array of int
-        What compiled code works on: NUMBER, BOARD, RANK, SIZE. Its board is 0 if there is none.
+        The words NUMBER, BOARD, RANK and SIZE, for compiled code; without a board, BOARD is 0.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -56,28 +57,28 @@ class Rendezvous:
     def _make_board(self) -> None:
         comm = self.comm
         try:
-            found = segments(comm, LINE * comm.size if comm.rank == 0 else 1, [0])[0]
-        except RankError:  # on all ranks: they cannot map each other's memory, and meet by MPI
+            segment = segments(comm, LINE * comm.size if comm.rank == 0 else 1, [0])[0]
+        except RankError:  # on all ranks: they cannot map each other's memory, so they use MPI
             return
-        self._board = found.data.cast("Q")
-        self.state[BOARD] = found.__array_interface__["data"][0]
+        self._board = segment.data.cast("Q")
+        self.state[BOARD] = segment.__array_interface__["data"][0]
 
     def end(self) -> None:
-        """Let go of the board: no rank meets here any more."""
+        """Release the board: no round follows."""
         self._board, self.state[BOARD] = None, 0
 
     @property
     def has_board(self) -> bool:
-        """Tell whether words are written to memory that all ranks map."""
+        """Return whether the ranks have a board, memory that all of them map."""
         return self._board is not None
 
     def minimum(self, numbers: array[int]) -> None:
-        """Find the smallest of all ranks' headers, in place.
+        """Reduce the headers of all ranks to their minimum, in place.
 
         Parameters
         ----------
         numbers : array of int
-            ``(well, signature, -signature)``.
+            ``(ok, signature, -signature)``.
 
         Raises
         ------
@@ -87,7 +88,7 @@ class Rendezvous:
             self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
             return
         own = header_word(numbers)
-        words = self._met(own)
+        words = self._exchanged(own)
         if words.count(own) == len(words):  # nearly always
             return
         signatures = [word >> FLAG_BITS for word in words]
@@ -95,7 +96,7 @@ class Rendezvous:
         numbers[1], numbers[2] = min(signatures), -max(signatures)
 
     def sum(self, sums: array[int]) -> None:
-        """Add up what all ranks tell at the end of a call, in place; there is a board.
+        """Add up the numbers of all ranks at the end of a call, in place; needs a board.
 
         Parameters
         ----------
@@ -107,58 +108,58 @@ class Rendezvous:
         MPI.Exception
         """
         failed = checksum = messages = 0
-        for word in self._met(agreement_word(sums)):
+        for word in self._exchanged(agreement_word(sums)):
             failed += word & 1
             messages += word >> 1 & 1
             checksum += word >> FLAG_BITS
         sums[0], sums[1], sums[2] = failed, checksum & VALUE, messages
 
-    def _met(self, word: int) -> list[int]:
-        """Exchange words with all ranks; returns those of all, each with flags and a value."""
+    def _exchanged(self, word: int) -> list[int]:
+        """Exchange words with all ranks; return the words of all, each with its flags and its value."""
         board, state = self._board, self.state
         assert board is not None
-        with held_signals():  # nobody may leave between writing and reading
+        with held_signals():  # no exception may end this rank between writing and reading
             number = state[NUMBER] = state[NUMBER] + 1
             tag, column, width = number & TAG, number & 1, LINE // 8
             board[width * state[RANK] + column] = word << TAG_BITS | tag
-            found = []
-            for place in range(column, width * state[SIZE], width):
-                if (here := board[place]) & TAG != tag:
-                    here = self._awaited(board, place, tag)
-                found.append(here >> TAG_BITS)
-        return found
+            words = []
+            for index in range(column, width * state[SIZE], width):
+                if (received := board[index]) & TAG != tag:
+                    received = self._awaited(board, index, tag)
+                words.append(received >> TAG_BITS)
+        return words
 
-    def _awaited(self, board: memoryview, place: int, tag: int) -> int:
-        """Wait for a word."""
+    def _awaited(self, board: memoryview, index: int, tag: int) -> int:
+        """Wait until a word carries the number of this round."""
 
         def is_there() -> bool:
             self.comm.Iprobe()
-            return board[place] & TAG == tag
+            return board[index] & TAG == tag
 
         wait_for(is_there)
-        return board[place]
+        return board[index]
 
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
-    """Tell whether all ranks share memory, as MPI sees it. Collective."""
+    """Return whether all ranks share memory according to MPI. Collective."""
     guard = guard_of(comm)
-    # If a rank dies while others make a communicator, Open MPI 5.0.11 may end them with a segmentation fault. So where
-    # ranks may be lost, no communicator is made to find out what is known.
+    # If a rank dies while others make a communicator, Open MPI 5.0.11 may end them with a segmentation fault. So if
+    # ranks may be lost, the answer that the guard has kept is used, and no communicator is made.
     if guard is not None and guard.on_one_node:
         return True
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    found = node.size == comm.size
+    all_on_one = node.size == comm.size
     node.Free()
     if guard is not None and guard.comm.size == comm.size:
-        guard.on_one_node = found
-    return found
+        guard.on_one_node = all_on_one
+    return all_on_one
 
 
 def header_word(numbers: Sequence[int]) -> int:
-    """Write a header as a word of the board, without the number of the meeting."""
+    """Return a header as a word of the board, without the number of the round."""
     return numbers[1] << FLAG_BITS | numbers[0]
 
 
 def agreement_word(sums: Sequence[int]) -> int:
-    """Write what a rank tells at the end of a call as a word of the board, without the number of the meeting."""
+    """Return a rank's numbers at the end of a call as a word of the board, without the number of the round."""
     return (sums[1] & VALUE) << FLAG_BITS | (sums[2] > 0) << 1 | (sums[0] > 0)

@@ -1,4 +1,4 @@
-"""What ranks tell each other where a header shows that not all is well, and the one exception that they make of it."""
+"""Reports that ranks exchange after a header has shown a failure, and the one exception that they make of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ UNCLOSED = "its process has ended without close()"
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank tells the others.
+    """What one rank reports to the others.
 
     Attributes
     ----------
     leaving : bool
         This is the rank's last header.
     header : dict, optional
-        What it is about to do, where nobody has failed.
+        The call that the rank is about to make, if no rank has failed.
     failure : tuple of (str, str), optional
-        What has failed there: one line, and the traceback.
+        The failure on the rank: one line, and the traceback.
     is_input : bool
-        That is an `InputError`, of which the line says it all.
+        The failure is an `InputError`, for which the line is enough.
     """
 
     leaving: bool
@@ -32,18 +32,18 @@ class Report:
 
 
 def failure_report(error: BaseException | None, leaving: bool) -> Report:
-    """Report what has failed here, if anything has."""
+    """Make this rank's report: of its failure, or of none."""
     if error is None:
         return Report(leaving)
     summary, traceback_text = formatted(error)
-    if isinstance(error, InputError) and not leaving:  # of a call that all ranks make together
+    if isinstance(error, InputError) and not leaving:  # in a call that all ranks make together
         return Report(leaving, failure=(str(error), traceback_text), is_input=True)
     return Report(leaving, failure=(summary, traceback_text))
 
 
 def common_error(reports: list[Report]) -> OverlapError | None:
-    """Make the one exception of all ranks; None where nothing has failed, and all of them leave."""
-    ranks: dict[str, list[int]] = {}  # by what they say
+    """Make the one exception of all ranks; None if no rank has failed and all of them leave."""
+    ranks: dict[str, list[int]] = {}  # text of a failure -> ranks
     for rank, report in enumerate(reports):
         if report.failure is None:
             continue
@@ -51,7 +51,9 @@ def common_error(reports: list[Report]) -> OverlapError | None:
             return RankError(rank, *report.failure)
         ranks.setdefault(report.failure[0], []).append(rank)
     if ranks:
-        return InputError("; ".join(f"{_named(some, len(reports))}: {summary}" for summary, some in ranks.items()))
+        return InputError(
+            "; ".join(f"{_named(failed_ranks, len(reports))}: {summary}" for summary, failed_ranks in ranks.items())
+        )
     gone = [rank for rank, report in enumerate(reports) if report.leaving]
     if len(gone) == len(reports):
         return None
@@ -59,7 +61,7 @@ def common_error(reports: list[Report]) -> OverlapError | None:
 
 
 def _named(ranks: list[int], size: int) -> str:
-    """Name some ranks, for a message."""
+    """Return the names of some ranks, for a message."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return "all ranks" if len(ranks) == size else f"ranks {', '.join(map(str, ranks))}"

@@ -1,4 +1,4 @@
-"""`StandaloneCoordinator`: the watched collectives of what a user makes of a communicator alone, without a runtime."""
+"""`StandaloneCoordinator`: watched collectives for objects that a user makes from a communicator, without a runtime."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .watchdog import Watchdog
 
 
 class StandaloneCoordinator(Coordinator):
-    """A `Coordinator` with a watchdog of its own: nobody waits longer than its deadline, where a call begins neither.
+    """A `Coordinator` with a watchdog of its own; its deadline covers the beginning of a call, too.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated (collective).
     deadline_s : float or None
-        Seconds that a rank waits for others, before it prints the stacks of all its threads and aborts the job; None
+        Seconds that a rank waits for others before it prints the stacks of all its threads and aborts the job; None
         sets no limit.
 
     Raises
     ------
     InputError
-        `comm` is no intracommunicator; on all ranks: the deadline of one makes no sense.
+        `comm` is no intracommunicator; on all ranks: the deadline of one rank is not valid.
     """
 
-    frees_after_failure = False  # who talks on it without headers may have left messages
+    frees_after_failure = False  # calls without a header may have left messages behind
 
     def __init__(self, comm: MPI.Intracomm, deadline_s: float | None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
@@ -50,11 +50,11 @@ class StandaloneCoordinator(Coordinator):
 
     @classmethod
     def of(cls, comm: MPI.Intracomm | StandaloneCoordinator, deadline_s: float | None) -> StandaloneCoordinator | Self:
-        """Make one of a communicator; one that is given belongs to who asks from then on."""
+        """Make a coordinator of a communicator; a coordinator is returned as it is, and then belongs to the caller."""
         return comm if isinstance(comm, StandaloneCoordinator) else cls(comm, deadline_s)
 
     def check(self, call: str, problem: str | None, **agreed: Any) -> None:
-        """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""
+        """Raise an `InputError` on all ranks if one has a problem or if values differ. Collective."""
         self.synchronize(call, agreed, error=None if problem is None else InputError(problem))
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
@@ -67,36 +67,36 @@ class StandaloneCoordinator(Coordinator):
 
     @contextmanager
     def watching(self, what: str) -> Iterator[MPI.Intracomm]:
-        """Watch calls of MPI that have no name here: a ``with`` block that gives the communicator."""
+        """Return a ``with`` block that gives the communicator and watches any MPI calls made on it."""
         with self.exclusive.used(what), self.watchdog.watching(what):
             yield self.comm
 
     def alltoall(self, values: list[Any]) -> list[Any]:
-        """Exchange lists with a value for each rank; returns what every rank has for this one."""
+        """Exchange lists of one value for each rank; return the values that all ranks have for this one."""
         self.synchronize("alltoall")
         with self.watching("alltoall") as comm:
             return comm.alltoall(values)
 
-    # Without a header, for loops in which all ranks take the same branch and every microsecond counts.
+    # These have no header, for loops in which all ranks take the same branch and every microsecond counts.
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum numbers of all ranks, in place."""
+        """Add up the numbers of all ranks, in place."""
         with self.watchdog.watching("a sum over all ranks"):
             self.comm.Allreduce(MPI.IN_PLACE, values)
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> MPI.Request:
-        """Begin to sum numbers of all ranks: to be ended by `end_sum`."""
+        """Start adding up the numbers of all ranks; `end_sum` waits for the result."""
         with self.watchdog.watching("the start of a sum over all ranks"):
             return self.comm.Iallreduce(values, sums)
 
     def end_sum(self, request: MPI.Request) -> None:
-        """Wait for the sums."""
+        """Wait for the sums that `start_sum` has started."""
         with self.watchdog.watching("a sum over all ranks"):
             request.Wait()
 
     def abandon(self) -> None:
-        """End this rank's part without a last header: all ranks know that one has left (local)."""
+        """End this rank's part without a last header, because all ranks know that one has left (local)."""
         if not self.closed:
             self._stop.detach()
             departure.leave(self._member)

@@ -1,8 +1,8 @@
 """The deadline: an MPI operation that takes longer ends the job, with all stacks printed.
 
-A collective that another rank never enters cannot be cancelled, so there is nothing to return to:
-the watchdog prints what has waited and every thread's stack, and aborts the job. It arms
-`faulthandler` first, so that the process ends even where ``MPI_Abort`` itself blocks.
+A collective that another rank never enters cannot be cancelled, so the call cannot return. The watchdog prints which
+call has waited and the stack of every thread, and aborts the job. It arms `faulthandler` first, so that the process
+ends even if ``MPI_Abort`` itself blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...abort import abort
 from ...errors import formatted
 from ...losses import DetectingLoss, Guard
 
-_PAUSE_S = 1.0  # by which the watchdog wakes too late: the process was stopped, or had no core
+_PAUSE_S = 1.0  # if the watchdog wakes later by more, the process was stopped or had no core
 
 
 class Watchdog:
@@ -33,7 +33,7 @@ class Watchdog:
     ----------
     outstanding, entries : dict
     guard : Guard or None
-        That of the communicators on which ranks talk while they are watched.
+        The guard of the communicators that are used while they are watched.
     """
 
     def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
@@ -45,7 +45,7 @@ class Watchdog:
         self.start(deadline_s)
 
     def start(self, deadline_s: float | None) -> None:
-        """Watch with this deadline from now on, after `close`."""
+        """Watch again after `close`, with this deadline."""
         deadlines = [
             ("deadline_s", deadline_s, self.outstanding),
             ("entry_deadline_s", self._entry_deadline_s, self.entries),
@@ -68,17 +68,17 @@ class Watchdog:
             self._thread.join()
 
     def watch(self, call: Any) -> None:
-        """Watch a call that tells by itself whether it waits: ``call.under_way()``, as of `WholeCall`."""
-        self._calls[:] = [one for one in self._calls if one() is not None]
+        """Watch a call that knows itself whether it waits: by its ``under_way()``, as that of `WholeCall`."""
+        self._calls[:] = [reference for reference in self._calls if reference() is not None]
         self._calls.append(weakref.ref(call))
 
     def watching(self, label: object, entry: bool = False) -> Watched:
-        """Watch what is done meanwhile: a ``with`` block."""
+        """Return a ``with`` block that is watched."""
         return Watched(self.entries if entry else self.outstanding, self.guard, label)
 
 
 class _Outstanding(dict[object, float]):
-    """label -> start, of what is entered here, and of calls that tell by themselves."""
+    """A dictionary label -> start, of its own entries and of the calls given to `Watchdog.watch`."""
 
     def __init__(self, calls: list[weakref.ref[Any]], entries: bool) -> None:
         super().__init__()
@@ -86,17 +86,17 @@ class _Outstanding(dict[object, float]):
 
     def items(self) -> Any:
         """List all labels, with their starts."""
-        found: list[Any] = list(super().items())
+        entries: list[Any] = list(super().items())
         for reference in list(self._calls):
             call = reference()
             state = call and call.under_way()
             if state and state[0] == self._entries:
-                found.append(state[1:])
-        return found
+                entries.append(state[1:])
+        return entries
 
 
 class Watched(DetectingLoss):
-    """The time in which something is under way, in a dictionary that a `Watchdog` watches: a ``with`` block."""
+    """A ``with`` block that is entered, with its start, in a dictionary that a `Watchdog` watches."""
 
     __slots__ = ("_outstanding",)
 
@@ -113,10 +113,10 @@ class Watched(DetectingLoss):
 
 
 def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: threading.Event) -> None:
-    """Look at what is under way, now and then. Holds no reference to anything but the dictionaries.
+    """Check now and then what is under way. Refers to nothing but the dictionaries.
 
-    Time in which this process did not run does not count: a batch system may suspend a whole job and resume it, and
-    then nobody is late. If one rank alone is stopped, the others run, and their deadlines hold.
+    Time in which this process did not run does not count, because a batch system may suspend a whole job and resume it.
+    If one rank alone is stopped, the deadlines of the others, which run, still hold.
     """
     interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
     pauses: list[tuple[float, float]] = []  # (end, seconds)

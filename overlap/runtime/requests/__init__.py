@@ -1,1 +1,1 @@
-"""What slices await: MPI calls and other requests, and how ranks agree on them."""
+"""Requests that slices await: MPI calls and others, and the agreement of ranks on them."""

@@ -1,9 +1,9 @@
-"""What the ranks tell each other while a job runs: who has failed, and that they issue the same.
+"""Agreement of the ranks while a job runs: whether one has failed, and whether all issue the same operations.
 
-One small reduction carries both. Every rank adds 1 if it has failed; and a checksum of what it has
-issued, times a weight that it has in the operation's communicator. The weights of a communicator's ranks
-add up to 0, so the sum of all ranks, over all communicators and all groups of a split, is 0 if the members
-of each have issued the same, and anything else if not. Only then are the operations themselves compared.
+One small reduction carries both. Every rank contributes 1 if it has failed, and a checksum of the operations that it
+has issued, times its weight in the operation's communicator. The weights of a communicator's ranks add up to 0. So the
+sum over all ranks, all communicators and all groups of a split is 0 if the members of each have issued the same
+operations, and otherwise almost surely not. Only if the sum is not 0 are the operations themselves compared.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ AGREEMENT = "agreement of all ranks"
 
 @cache
 def weight(rank: int, size: int) -> int:
-    """Return a rank's weight; over all ranks they add up to 0 modulo 2**64, over some of them they do not."""
+    """Return a rank's weight; the weights of all ranks add up to 0 modulo 2**64, those of a part of them do not."""
     return (_mixed(rank + 1, size) - _mixed(rank, size)) & _WORD
 
 
 def _mixed(number: int, size: int) -> int:
-    """Return a number's bits, well mixed (the finaliser of splitmix64); 0 at both ends."""
+    """Return a hash of a rank's number (the finaliser of splitmix64); 0 for numbers 0 and `size`."""
     if number in (0, size):
         return 0
     number = (number * 0x9E3779B97F4A7C15) & _WORD
@@ -45,7 +45,7 @@ def _mixed(number: int, size: int) -> int:
 
 
 class RequestWaiter(Protocol):
-    """What is asked of a way to wait."""
+    """What agreements need from a way to wait."""
 
     def wait(self, request: MPI.Request, label: str) -> None:
         """Wait for a request."""
@@ -54,30 +54,30 @@ class RequestWaiter(Protocol):
         """Reduce an array over all ranks, in place."""
 
     def watched(self, label: str) -> AbstractContextManager[None]:
-        """Have the watchdog watch what is done meanwhile."""
+        """Return a ``with`` block that the watchdog watches."""
 
 
 class Meets(Protocol):
-    """What is asked of a meeting, where its ranks may have a board."""
+    """What agreements need from a `Rendezvous`, whose ranks may have a board."""
 
     @property
     def has_board(self) -> bool:
-        """Tell whether they have."""
+        """Return whether the ranks have a board."""
 
     def sum(self, sums: array[int]) -> None:
         """Add up three numbers of all ranks at the board, in place."""
 
 
 class Agreements:
-    """The agreements of one job.
+    """Makes the agreements of one job.
 
     Parameters
     ----------
     coordinator : mpi4py.MPI.Comm
-        Carries them, and nothing else.
+        Carries the agreements and nothing else.
     waiting : the way to wait
-    meeting : Meets or None
-        Where the same ranks meet; None: they have no board.
+    rendezvous : Meets or None
+        Adds up the agreements of ranks on one node; None: the ranks have no board.
 
     Attributes
     ----------
@@ -85,10 +85,10 @@ class Agreements:
         A checksum of the messages sent and not received by point-to-point operations of this rank; its
         sum over all ranks is 0 if none is left.
     messages : bool
-        Some rank has sent or received a message by itself, as the last agreement that has ended says:
-        the other half may belong to another slice.
+        According to the last agreement that has ended, some rank has used point-to-point operations, so a message may
+        go from one slice to another.
     issued : dict
-        What the ranks of each communicator must share, operation by operation, since the last agreement.
+        By communicator: for each operation since the last agreement, the values that must be equal on all its ranks.
     """
 
     def __init__(self, coordinator: MPI.Intracomm, waiting: RequestWaiter, rendezvous: Meets | None = None) -> None:
@@ -103,7 +103,7 @@ class Agreements:
         """Note that an operation has been issued."""
         try:
             shared = operation.collective_signature()
-        except Exception:  # spelled in a way that only MPI understands
+        except Exception:  # arguments that only MPI can read
             shared = (operation.name,)
         if shared is None:
             self.unmatched += operation.sent() * _mixed(operation.comm.number + 1, -1)
@@ -115,27 +115,27 @@ class Agreements:
         issued.append(shared)
 
     def start(self, failed: bool) -> None:
-        """Begin to tell the others; `ended` has the answer."""
+        """Start an agreement, whose result `ended` returns."""
         sums = self.summands(failed)
         request = self._coordinator.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
         self._under_way = request, sums, self.issued
         self.issued = {}
 
     def summands(self, failed: bool) -> array[int]:
-        """Collect what this rank has to tell since the last time."""
+        """Return this rank's summands since the last agreement."""
         checksum = 0
         for comm, shared in self.issued.items():
             checksum += comm.weight * _crc(shared, comm.number)
         return array("Q", (failed, checksum & _WORD, self._messages))
 
     def ended(self) -> str | None:
-        """Return the last agreement that was started; None if all is well, or none is under way.
+        """Wait for the agreement that was started last and return its result.
 
         Returns
         -------
         str or None
-            What is not: that of the ranks' operations which differs, or nothing to add (some rank has
-            failed, and knows why).
+            None: no rank has failed and operations agree, or no agreement is under way. A text that names the first
+            operation that differs between the ranks. An empty text: some rank has failed, and will report why.
         """
         if self._under_way is None:
             return None
@@ -146,13 +146,13 @@ class Agreements:
         return self.judged(sums, issued)
 
     def at_once(self, failed: bool) -> str | None:
-        """Tell the others at the end of a job, and wait for the answer: as of `ended`."""
+        """Make an agreement at the end of a job and return its result, as `ended` does."""
         sums = self.total(self.summands(failed))
         issued, self.issued = self.issued, {}
         return self.judged(sums, issued)
 
     def total(self, sums: array[int]) -> array[int]:
-        """Add up what all ranks tell at the end of a job, in place."""
+        """Add up the summands of all ranks at the end of a job, in place."""
         if self._rendezvous is not None and self._rendezvous.has_board:
             with self.waiting.watched(AGREEMENT):
                 self._rendezvous.sum(sums)
@@ -161,13 +161,13 @@ class Agreements:
         return sums
 
     def judged(self, sums: array[int], issued: Issued) -> str | None:
-        """Return what all ranks have told: as of `ended`."""
+        """Return the result of an agreement from its sums, as `ended` does."""
         if sums[1]:
             return self._difference(issued)
         return "" if sums[0] else None
 
-    def same(self, well: bool, item: object, learned: object) -> str | None:
-        """While learning: are all ranks well, and about to do the same?
+    def same(self, ok: bool, item: object, learned: object) -> str | None:
+        """While learning, agree that no rank has failed and that all are about to issue the same operation.
 
         Returns
         -------
@@ -176,25 +176,23 @@ class Agreements:
         """
         shared, text, comm_weight = None, str(item), 0
         operation = item.operation if isinstance(item, Start) else item
-        if well and isinstance(operation, Operation):
+        if ok and isinstance(operation, Operation):
             shared, comm_weight = operation.collective_signature(), operation.comm.weight
-            # Ranks that have begun this one without the others do not get out of it again.
+            # Once some ranks have begun a Reduce_scatter that others do not make, they cannot leave it.
             if operation.name == "Reduce_scatter" and (problem := operation.problem()):
                 shared = operation.name, problem
             text = f"{operation.name} on communicator {operation.comm.number}"
             if operation is not item:
                 text = f"the start of {text}"
         own_weight = weight(self._coordinator.rank, self._coordinator.size)
-        sums = self.sum(
-            [not well, own_weight * zlib.crc32(f"{text} {learned}".encode()) + comm_weight * _crc(shared, 0)]
-        )
+        sums = self.sum([not ok, own_weight * zlib.crc32(f"{text} {learned}".encode()) + comm_weight * _crc(shared, 0)])
         if sums[0]:
             return ""
         if not sums[1]:
             return None
-        with self.waiting.watched("the report of what differs between the ranks"):
-            found = self._coordinator.allgather(text if shared is None else f"{text} {_terms(shared)}")
-        return _different(found)
+        with self.waiting.watched("the report of operations that differ between the ranks"):
+            texts = self._coordinator.allgather(text if shared is None else f"{text} {_terms(shared)}")
+        return _different(texts)
 
     def sum(self, values: Iterable[int]) -> array[int]:
         """Start sums over the ranks of a few integers, modulo 2**64."""
@@ -204,14 +202,16 @@ class Agreements:
 
     def _difference(self, issued: Issued) -> str:
         """Find the first operation that differs between the ranks of a communicator."""
-        with self.waiting.watched("the report of what differs between the ranks"):
-            everyone = self._coordinator.Get_group()
-            found = self._coordinator.allgather(
-                {(comm.number, _first_of(comm.source, everyone)): shared for comm, shared in issued.items()}
+        with self.waiting.watched("the report of operations that differ between the ranks"):
+            all_ranks = self._coordinator.Get_group()
+            issued_by_rank = self._coordinator.allgather(
+                {(comm.number, _first_of(comm.source, all_ranks)): shared for comm, shared in issued.items()}
             )
-            everyone.Free()
-        for which in sorted({key for mine in found for key in mine}):
-            members = {rank: mine[which] for rank, mine in enumerate(found) if which in mine}
+            all_ranks.Free()
+        for which in sorted({key for issued_there in issued_by_rank for key in issued_there}):
+            members = {
+                rank: issued_there[which] for rank, issued_there in enumerate(issued_by_rank) if which in issued_there
+            }
             for place in range(max(map(len, members.values()))):
                 texts = {
                     rank: f"{shared[place][0]} {_terms(shared[place])}" if place < len(shared) else "nothing"
@@ -223,7 +223,7 @@ class Agreements:
 
 
 def _first_of(comm: MPI.Comm, group: MPI.Group) -> int:
-    """Return the place of a communicator's first rank in a group: tells the communicators of a split apart."""
+    """Return the rank in `group` of a communicator's first rank, which differs between the communicators of a split."""
     own = comm.Get_group()
     (first,) = own.Translate_ranks([0], group)
     own.Free()
@@ -235,7 +235,7 @@ def _crc(shared: list[Shared] | Shared | None, number: int) -> int:
 
 
 def _terms(shared: Shared) -> str:
-    """Tell what ranks must share, for messages."""
+    """Return the values that must be equal on all ranks as text, for messages."""
     names = ("type", "bytes", "root", "op")
     return "(" + ", ".join(f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
 

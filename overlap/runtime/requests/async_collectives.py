@@ -1,12 +1,12 @@
 """`AsyncCollectives`: collectives by remote writes that slice programs await, in the issue order like MPI's.
 
-A collective of `overlap.collectives` has no nonblocking twin. So it is made where it is issued, in every way to wait:
-the thread that talks to MPI waits there for the other ranks, as they issue it at the same place. With ``wait="poll"``
-exchanges in flight are not looked at meanwhile.
+A collective of `overlap.collectives` has no nonblocking form. So it runs when it is issued, in every way to wait: the
+thread that calls MPI waits for the other ranks, which issue it at the same place in the order. With ``wait="poll"``
+exchanges in flight are not polled meanwhile.
 
-Arguments are checked when the request is made, in the slice's own step. What is wrong with them on one rank fails that
-slice before the others wait for it. What differs between the ranks the collective itself notices, and the
-agreement of the job too: then all ranks take a new window.
+Arguments are checked when the request is made, in the slice's own step. If they are wrong on one rank, the slice fails
+there before the other ranks wait for it. If they differ between the ranks, the collective itself and the agreement of
+the job detect it; then all ranks make a new window.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class AsyncCollectives:
     """The collectives of a communicator whose calls are awaited: see `Runtime.collectives`.
 
     The names and arguments are those of `overlap.collectives.Collectives`; arrays are numpy's, contiguous in C order.
-    A call makes no collective but returns what is to be awaited.
+    A call starts nothing; it returns a request to be awaited.
 
     Attributes
     ----------
     rank, size : int
-        As of the communicator.
+        This rank in the communicator, and its number of ranks.
     """
 
     owns_source = False
@@ -49,20 +49,20 @@ class AsyncCollectives:
 
     @property
     def broken(self) -> bool:
-        """Tell whether an exception has ended a collective here: nobody can use the window any more."""
+        """Return whether an exception has ended a collective here: no rank can use the window any more."""
         return self.made_by.broken
 
     @property
     def made_by(self) -> Collectives:
-        """Makes the collectives."""
+        """Return the object that runs the collectives."""
         assert self._fast is not None
         return self._fast
 
     def renew(self) -> None:
-        """Take a new window (collective)."""
+        """Make a new window (collective)."""
         if self._fast is not None:
             self._fast.free()
-        # The runtime's watchdog watches them.
+        # No deadline here: the runtime's watchdog watches these collectives.
         self._fast = Collectives(self.source, max_nbytes=self._max_nbytes, deadline_s=None)
 
     def free(self) -> None:
@@ -115,7 +115,7 @@ class AsyncCollectives:
         return Collective(self, "Allreduce", (sendbuf, recvbuf, op))
 
     async def allreduce(self, value: complex, op: Op | int | MPI.Op = MPI.SUM) -> Any:
-        """Combine the numbers of all ranks; the await gives the result, of the type that numpy has for it."""
+        """Combine the numbers of all ranks; the await gives the result in numpy's type."""
         send = np.array([value])
         result = np.empty_like(send)
         await self.Allreduce(send, result, op)
@@ -129,12 +129,12 @@ class AsyncCollectives:
 
 
 def making(max_nbytes: int) -> Callable[..., AsyncCollectives]:
-    """Tell what `Coordinator.wrap` makes one with."""
+    """Return the `kind` by which `Coordinator.wrap` makes an `AsyncCollectives`."""
     return lambda source, number, wrap, owned: AsyncCollectives(source, number, max_nbytes)
 
 
 def _array(array: Any, written: bool = False) -> np.ndarray:
-    """Make an array that compiled code can take as it is."""
+    """Check that compiled code can use an array as it is, and return the array."""
     if type(array) is not np.ndarray:
         raise TypeError(f"expected a numpy array, received an object of {type(array).__name__}")
     if not array.flags.c_contiguous:
@@ -147,18 +147,18 @@ def _array(array: Any, written: bool = False) -> np.ndarray:
 
 
 def _alike(long: np.ndarray, short: np.ndarray, times: int) -> None:
-    """One array is so many times as long as the other, and of the same type."""
+    """Check that `long` has the type of `short` and `times` as many items."""
     if long.dtype != short.dtype or long.size != times * short.size:
         raise ValueError(f"expected {times * short.size} items of {short.dtype}, received {long.size} of {long.dtype}")
 
 
 def _operation(array: np.ndarray, op: Op | int | MPI.Op) -> MPI.Op:
-    """Return the operation as MPI spells it; there must be one for the array's type."""
+    """Return the MPI operation; raise if there is none for the array's type."""
     number, code = operation_number(op), code_of(array.dtype)
-    assert code is not None  # of what `_array` lets pass
+    assert code is not None  # `_array` accepts only types that have one
     possible = operations_of(code)
     if number not in possible:
         raise ValueError(
-            f"expected an operation for {array.dtype} ({', '.join(one.name for one in possible)}), received {op}"
+            f"expected an operation for {array.dtype} ({', '.join(known.name for known in possible)}), received {op}"
         )
-    return next(spelled for spelled, other in OPERATIONS if other == number)
+    return next(spelled for spelled, code_of_it in OPERATIONS if code_of_it == number)

@@ -1,8 +1,8 @@
-"""What slices await, learned from the first one.
+"""Learning what slices await from the first slice.
 
-To drain, a rank must know what its slices still await. A program without a `skeleton` shows that with its
-first slice. All others are held to it: one that awaits anything else, another root or tag or count for
-one, could not be drained, so it fails as soon as it shows, whether anything else fails or not.
+To drain, a rank must know what its slices still await. If a program has no `skeleton`, the runtime records what its
+first slice awaits, and requires the same of all others. A slice that awaits something else, for instance another root,
+tag or count, could not be drained, so it fails as soon as it does so, even if nothing else has failed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Run = TypeVar("Run")  # what a slot keeps of a slice
 
 
 class Recorded:
-    """What the first slice awaited.
+    """Records what the first slice awaits.
 
     Attributes
     ----------
     requests : list
-        Operations, turns and barriers. They are complete when the first slice has ended. Written by the
-        worker that has slot 0, read by whoever knows (`Slot.known`) that it has ended.
+        Operations, turns and barriers. They are complete when the first slice has ended. Written by the worker that has
+        slot 0; read by threads that know (`Slot.known`) that the first slice has ended.
     """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
 
     def skeleton(self) -> Callable[[object, object], Coroutine[Any, Any, None]]:
-        """Make a skeleton that awaits the same."""
+        """Make a skeleton that awaits what the first slice has awaited."""
         return lambda key, resources: replayed(self.requests, resources)
 
     def problem(self, position: int, request: Request | None) -> Exception | None:
-        """Why a slice must not await `request` at this position, or (None) end there; None if it may."""
+        """Return why a slice must not await `request` (None: end) at this position; None if it may."""
         requests = self.requests
         expected = requests[position] if position < len(requests) else None
         if request is expected:
@@ -42,7 +42,7 @@ class Recorded:
             try:
                 if _alike(expected, request):
                     return None
-            except Exception as error:  # MPI would refuse it as well
+            except Exception as error:  # MPI would reject it, too
                 return error
         return RuntimeError(
             "a program without a skeleton must await the same in every slice, but position "
@@ -51,19 +51,19 @@ class Recorded:
         )
 
     def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, Exception]]:
-        """Say what is wrong with a slot's early awaits, as a list of (run, error)."""
-        found = ((run, self.problem(position, request)) for run, position, request in unchecked)
-        return [(run, error) for run, error in found if error is not None]
+        """Return the errors among a slot's unchecked awaits, as a list of (run, error)."""
+        checked = ((run, self.problem(position, request)) for run, position, request in unchecked)
+        return [(run, error) for run, error in checked if error is not None]
 
 
 async def replayed(requests: Iterable[Any], resources: object) -> None:
-    """Await what a slice awaits, on buffers that nobody reads.
+    """Await what a slice awaits, on scratch buffers.
 
     Parameters
     ----------
     requests : iterable
-        In the order in which the slice awaits them. A `Start` that comes again, or its `Pending`, stands for the end of
-        what it has started.
+        In the order in which the slice awaits them. The second occurrence of a `Start`, or its `Pending`, stands for
+        the wait for the operation that the `Start` has started.
     resources : object
         The slot's buffers.
     """
@@ -71,7 +71,7 @@ async def replayed(requests: Iterable[Any], resources: object) -> None:
     numbered: list[Pending] = []
     for request in requests:
         if isinstance(request, Request):
-            request.awaited = True  # by another one in its place
+            request.awaited = True  # another request is awaited in its place
         if isinstance(request, Start) and id(request) in started:
             await started.pop(id(request))
         elif isinstance(request, Start):
@@ -84,7 +84,7 @@ async def replayed(requests: Iterable[Any], resources: object) -> None:
 
 
 def _alike(expected: Request, request: Request) -> bool:
-    """Tell whether two requests of the same type are the same."""
+    """Return whether two requests of the same type ask for the same."""
     if isinstance(expected, Start) and isinstance(request, Start):
         return expected.operation.alike(request.operation)
     if isinstance(expected, Pending) and isinstance(request, Pending):

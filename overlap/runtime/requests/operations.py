@@ -1,11 +1,11 @@
-"""MPI calls as awaits: an operation, one that is started now and awaited later, one that is kept.
+"""MPI calls that slices await: operations, operations started now and awaited later, persistent operations.
 
     await comm.Alltoall(a, b)              # start it, and go on when it has completed
     pending = await comm.Ialltoall(a, b)   # start it and go on at once
     ...
     await pending                          # go on when it has completed
 
-Each of these awaits has its place in the issue order. A slice that ends with one pending has failed.
+Each of these awaits has its place in the issue order. A slice that ends with an operation pending fails.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from . import signatures
 
 
 class Channel(Protocol):
-    """What operations are made on: an `AsyncComm`, or an `AsyncCollectives`."""
+    """The communicator of an operation: an `AsyncComm`, or an `AsyncCollectives`."""
 
     number: int
     weight: int
 
     @property
     def source(self) -> Any:
-        """The mpi4py communicator of the same ranks."""
+        """Return the mpi4py communicator of the same ranks."""
 
 
 class _Steps(threading.local):
-    """The step of a slice that this thread runs.
+    """The step of a slice that the current thread runs.
 
     Attributes
     ----------
     owner : object or None
-        Stands for the slice; None: no step runs.
+        The slice's identity; None: no step runs.
     dropped : str or None
-        The first request that the slice has made and let go of, in this step, without awaiting it.
+        The first request that the slice has made in this step and dropped without awaiting it.
     """
 
     owner: object | None = None
@@ -71,14 +71,14 @@ class Request:
         return (yield self)
 
     def __del__(self) -> None:
-        # What another slice has left, one that failed, may be collected in any step.
+        # A request left by another slice that failed may be garbage-collected in any step.
         owner = self._owner
         if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False):
             steps.dropped = str(self)
 
 
 def not_awaited(dropped: str) -> RuntimeError:
-    """Say what is wrong with a step that has made a request and not awaited it."""
+    """Make the error of a step that has made a request and not awaited it."""
     return RuntimeError(f"expected `await` before every call, received {dropped} that was never awaited")
 
 
@@ -88,8 +88,8 @@ class Operation(Request):
     Attributes
     ----------
     requests : list
-        What the call has returned, as soon as it has: an exception that comes after, a signal handler's
-        for one, must not have the call made twice.
+        What the call has returned, stored at once: if an exception follows, for instance from a signal handler, the
+        call must not be made twice.
     """
 
     __slots__ = ("args", "comm", "kwargs", "name", "requests")
@@ -102,7 +102,7 @@ class Operation(Request):
         self.requests: list[Any] = []
 
     def make(self, blocking: bool) -> None:
-        """Make the blocking call, or start its nonblocking twin: then `requests` has the `MPI.Request`."""
+        """Make the blocking call, or start its nonblocking form, whose `MPI.Request` is then in `requests`."""
         function = getattr(self.comm._handle, self.name if blocking else "I" + self.name.lower())
         if self.kwargs:
             function = partial(function, **self.kwargs)
@@ -117,7 +117,7 @@ class Operation(Request):
     problem = signatures.problem
 
     def on_scratch(self, resources: object = None) -> Operation:
-        """Make the same operation, for the slot with these buffers, on buffers of its own: it moves no user's data."""
+        """Make an equivalent operation, for the slot with these buffers, on scratch buffers, not on the user's data."""
         return type(self)(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Operation(Request):
 
 
 class Collective(Operation):
-    """A collective by remote writes, of an `AsyncCollectives`: it is made where it is issued, in every way to wait."""
+    """A collective by remote writes, of an `AsyncCollectives`, which runs when it is issued, in every way to wait."""
 
     __slots__ = ()
 
@@ -133,13 +133,13 @@ class Collective(Operation):
         super().__init__(comm, name, args, kwargs or {})
 
     def make(self, blocking: bool) -> None:
-        # What it raises is no refusal: other ranks have seen it begin.
+        # An exception raised here is not a rejected call: other ranks have seen the collective begin.
         self.requests.append(None if blocking else self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL))
         getattr(self.comm.made_by, self.name)(*self.args)
 
 
 def _copied(argument: Any) -> Any:
-    """Copy the arrays inside an mpi4py buffer argument; leave counts, types and ranks alone."""
+    """Copy the arrays inside an mpi4py buffer argument; keep counts, types and ranks."""
     if isinstance(argument, np.ndarray):
         return np.array(argument)
     if isinstance(argument, (list, tuple)):
@@ -150,7 +150,7 @@ def _copied(argument: Any) -> Any:
 
 
 class Start(Request):
-    """Start an operation and go on at once, with a `Pending` to be awaited later."""
+    """A request to start an operation and go on at once with a `Pending`, which is awaited later."""
 
     __slots__ = ("operation",)
 
@@ -169,17 +169,17 @@ class Pending(Request):
     ----------
     operation : Operation
     number : int
-        Its place among those that its slice has started.
+        Its index among the operations that its slice has started.
     done : bool
         MPI has completed it.
     error : BaseException or None
-        What MPI, or its start, has raised.
+        The exception raised when the operation was started or completed.
     request : MPI.Request or None
-        Where the communicator waits for it itself.
+        MPI's request, if the issuing thread waits for it by itself.
     slot : Slot or None
-        Who waits for it.
+        The slot that waits for the operation.
     waited : bool
-        Its slice has awaited it.
+        The slice has awaited the operation.
     """
 
     __slots__ = ("done", "error", "number", "operation", "request", "slot", "waited")
@@ -194,21 +194,22 @@ class Pending(Request):
         self.waited = False
 
     def __del__(self) -> None:
-        """Have the end of its slice tell, should it not have been awaited."""
+        """Do nothing: if the operation was not awaited, the end of its slice reports it."""
 
     def __str__(self) -> str:
         return f"{self.operation}, which was started"
 
 
 class Persistent(Operation):
-    """An operation whose arguments are handed to MPI once: ``await`` it as often as you like.
+    """An operation whose arguments are passed to MPI once, and which can be awaited any number of times.
 
     Made by ``comm.Send_init`` and the like outside of slice programs. It belongs to one slice at a time.
 
     Attributes
     ----------
     of_slots : dict
-        Its like for every slot of a pipeline, if it was made with the buffers of one: by the `id` of a slot's buffers.
+        If the request was made with the buffers of a slot: the corresponding request of every slot of the pipeline, by
+        the `id` of the slot's buffers.
     """
 
     __slots__ = ("_to_nobody", "of_slots", "refused", "request")
@@ -217,16 +218,16 @@ class Persistent(Operation):
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
         self.of_slots: dict[int, Persistent] = {}
-        self.awaited = True  # to make one, and not to use it, is no mistake
+        self.awaited = True  # making a persistent request without using it is no error
         self.request: Any = None
         self.refused: Exception | None = None
         self.renew()
 
     def renew(self) -> None:
-        """Hand the arguments to MPI, for the communicator as it is now."""
+        """Pass the arguments to MPI, for the current duplicate of the communicator."""
         try:
             self.request = getattr(self.comm._handle, self.name + "_init")(*self.args, **self.kwargs)
-        except Exception as error:  # on this rank alone, perhaps: all hear of it in the first call that awaits it
+        except Exception as error:  # the first call that awaits the request reports it on all ranks
             self.refused = error
 
     def free(self) -> None:
@@ -238,9 +239,9 @@ class Persistent(Operation):
     def make(self, blocking: bool) -> None:
         if self.refused is not None:
             raise self.refused
-        # As of `Operation`: the call and the note that it was made are one.
+        # As in `Operation.make`, no Python code runs between the call and storing its result.
         if self._to_nobody:
-            # MPICH's Testsome, by which a runtime polls, never reports a persistent request to nobody.
+            # MPICH's Testsome, by which a runtime polls, never reports a persistent request to PROC_NULL.
             self.requests.extend(starmap(self.comm._handle.Irecv, ((_NO_BYTES, MPI.PROC_NULL),)))
         else:
             self.requests.extend(starmap(_started, ((self.request,),)))
@@ -248,10 +249,10 @@ class Persistent(Operation):
             self.requests[0].Wait()
 
     def on_scratch(self, resources: object = None) -> Operation:
-        """Make an operation that the other ranks' requests match, for the slot with these buffers.
+        """Make an operation on scratch buffers that matches the other ranks' requests, for the slot with these buffers.
 
-        A message matches whatever kind of call has sent it. A persistent collective matches nothing but the request
-        that the other ranks made at the same time: that is the slot's own, if each has one, else this one.
+        A message can be received by any kind of call. A persistent collective matches only the request that the other
+        ranks made at the same time: the slot's own request if every slot has one, else this one.
         """
         if signatures.is_send(self) or signatures.is_receive(self):
             return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
@@ -267,7 +268,7 @@ def _started(request: MPI.Prequest) -> MPI.Prequest:
 
 
 def label_of(operation: object, key: object) -> str:
-    """Name an operation of a slice that is under way, for the watchdog and the trace."""
+    """Return the name of an operation of a slice, for the watchdog and the trace."""
     return f"{operation} of slice {text_of(key)}"
 
 
@@ -326,6 +327,6 @@ async def all_of(*operations: Operation) -> None:
     array([1., 1., 1.])
     """
     started = [start(operation) for operation in operations]
-    started.sort(key=lambda one: one.operation.name != "Recv")
-    for pending in [await one for one in started]:
+    started.sort(key=lambda request: request.operation.name != "Recv")
+    for pending in [await request for request in started]:
         await pending

@@ -1,6 +1,6 @@
-"""The pieces of a ``Gatherv`` or ``Scatterv``: whether the ranks' own are as long as the root says.
+"""Check that the pieces of all ranks in a ``Gatherv`` or ``Scatterv`` are as long as the root expects.
 
-Asked where a request is made that is kept, which has time for it. MPI need not tell.
+The check is made for persistent requests only, because it costs a collective. MPI itself need not detect such an error.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Any
 
 from .signatures import arguments, is_in_place, layout, shown
 
-_PIECES = {"Gatherv": ("sendbuf", "recvbuf"), "Scatterv": ("recvbuf", "sendbuf")}  # a rank's own, and all on the root
+# The argument with a rank's own piece, and the one with all pieces, on the root.
+_PIECES = {"Gatherv": ("sendbuf", "recvbuf"), "Scatterv": ("recvbuf", "sendbuf")}
 
 
 def pieces(operation: Any) -> tuple[Any, Any] | None:
-    """Return data type and count of this rank's piece of a ``Gatherv`` or ``Scatterv``, on the root of all pieces too.
+    """Return type and count of this rank's piece of a ``Gatherv`` or ``Scatterv``, and on the root those of all pieces.
 
-    None where there are none, or that is not certain.
+    An entry is None if there is no such piece, or if its length is not certain. Returns None for other operations.
     """
     if operation.name not in _PIECES:
         return None
@@ -29,15 +30,15 @@ def pieces(operation: Any) -> tuple[Any, Any] | None:
 
 
 def problem(everyone: list[tuple[Any, Any] | None]) -> str | None:
-    """Return which rank's piece, of all ranks' `pieces`, is not as long as the root says, as text, or None."""
-    found = [each for each in everyone if each is not None]
-    whole = next((whole for _, whole in found if whole is not None), None)
+    """Return a text that names the first rank whose piece is not as long as the root expects, or None."""
+    known = [each for each in everyone if each is not None]
+    whole = next((whole for _, whole in known if whole is not None), None)
     if whole is None or not whole[1] or not isinstance(whole[1], tuple):
         return None
     kind, counts = whole
     if isinstance(counts[0], tuple):  # with displacements
         counts = counts[0]
-    for rank, ((own, _), expected) in enumerate(zip(found, counts)):
+    for rank, ((own, _), expected) in enumerate(zip(known, counts)):
         if own is None or isinstance(own[1], tuple):
             continue
         if own[1] != expected if own[0] == kind else bool(own[1]) != bool(expected):

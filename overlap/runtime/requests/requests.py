@@ -1,9 +1,9 @@
-"""What a slice program may await, and the communicator it awaits it on.
+"""Requests that a slice program can await, and the communicators on which it awaits them.
 
 A slice program is a coroutine. Every `await` in it hands one request to the runtime:
 
 * `Operation`: an MPI call, made by the communicator on one of the runtime's communicators;
-* `Start`: the start of one, which gives a `Pending` to be awaited later (both in `operations`);
+* `Start`: start an operation, which gives a `Pending` to be awaited later (both in `operations`);
 * `Barrier`: wait until every slice of this rank has arrived (or ended);
 * `Parallel`: split a heavy step of one slice over idle workers;
 * `WaitForSlices`: wait until the first slices of the call have ended;
@@ -30,14 +30,14 @@ from . import pieces, signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start
 
-# Calls with a nonblocking twin of the same arguments: ``Name`` and ``Iname``.
+# Calls that have a nonblocking form with the same arguments: ``Name`` and ``Iname``.
 CALLS = tuple(signatures.PARAMETERS)
-# Calls that can be handed to MPI once: ``Name_init``.
+# Calls that have a persistent form: ``Name_init``.
 PERSISTENT = tuple(name for name in CALLS if hasattr(MPI.Comm, f"{name}_init"))
 
 
 class Barrier(Request):
-    """All slices of this rank have arrived here, or have ended."""
+    """A request to wait until all slices of this rank have arrived here or have ended."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ def barrier() -> Barrier:
 
 
 class Parallel(Request):
-    """Calls of one function on several parts, made by whichever workers are idle."""
+    """A request to call one function on several parts, on whichever workers are idle."""
 
     __slots__ = ("function", "parts")
 
@@ -107,7 +107,7 @@ def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Paralle
 
 
 class WaitForSlices(Request):
-    """Slices `start` to `stop` - 1 of the call have ended on this rank."""
+    """A request to wait until slices `start` to `stop` - 1 of the call have ended on this rank."""
 
     __slots__ = ("start", "stop")
 
@@ -118,35 +118,34 @@ class WaitForSlices(Request):
         return f"wait_for_slices({self.stop}, start={self.start})"
 
     def is_open(self, ended: bytearray) -> bool:
-        """Tell whether all these slices have ended, given which of the call's have."""
+        """Return whether all these slices have ended, given which slices of the call have."""
         return ended.find(0, self.start, self.stop) < 0
 
 
 def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
 
-    The slice keeps its slot but no worker. If a slice has failed, nothing is waited for. A wait that
-    can never end (for itself, for a slice that waits at a barrier for this one) ends with a
-    `SliceError` on all ranks as soon as nothing else is left to do.
+    The slice keeps its slot but no worker. If a slice has failed, the wait ends at once. A wait that can never end (for
+    the slice itself, or for a slice that waits at a barrier for this one) ends with a `SliceError` on all ranks as soon
+    as nothing else is left to do.
 
-    Order rule: operations are issued in a fixed rotation of the slots, which is the order of the
-    slices if every slice awaits exactly one operation (or `take_turn`). Then all operations of earlier
-    slices are issued before a slice's own, and no wait for earlier slices can block them, wherever
-    in the slice it stands: no deadlock. Two more things follow. What a slice does after its
-    operation comes after everything that earlier slices do before theirs. And a wait for
-    a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
+    Order rule: operations are issued in a fixed rotation of the slots. If every slice awaits exactly one operation (or
+    `take_turn`), this is the order of the slices: all operations of earlier slices are issued before a slice's own, so
+    a wait for earlier slices, wherever in the slice, cannot block them and there is no deadlock. Two consequences: what
+    a slice does after its operation comes after everything that earlier slices do before theirs; and a wait for a later
+    slice, or for an earlier slice whose operation comes later, ends with a `SliceError`.
 
     Parameters
     ----------
     stop : int
-        The first slice that is not waited for, by its place in the call.
+        The index in the call of the first slice that is not waited for.
     start : int
-        The first slice that is waited for.
+        The index of the first slice that is waited for.
 
     Raises
     ------
     ValueError
-        A number is negative.
+        `stop` or `start` is negative.
 
     Examples
     --------
@@ -168,7 +167,7 @@ def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
 
 
 class TakeTurn(Request):
-    """The slice's place in the issue order, with nothing to issue."""
+    """A request for the slice's place in the issue order, with nothing to issue."""
 
     __slots__ = ()
 
@@ -193,14 +192,14 @@ def take_turn() -> TakeTurn:
 async def stagger(number: int, depth: int) -> None:
     """Delay every second slot by one operation: await it first in a slice program.
 
-    Slots that run slices of two operations each in step issue all first ones, then all second ones, and the link falls
-    silent in between. With the delay the two kinds alternate. The program needs a `skeleton` that awaits this too,
-    because slices then await different numbers of operations.
+    If every slice has two operations and the slots run in step, all first operations are issued and then all second
+    ones, and the link is idle in between. With the delay the two kinds alternate. The program needs a `skeleton` that
+    awaits `stagger`, too, because slices then await different numbers of operations.
 
     Parameters
     ----------
     number : int
-        The slice's place in the call, from 0.
+        The slice's index in the call.
     depth : int
         Slots of the pipeline.
 
@@ -227,7 +226,7 @@ async def stagger(number: int, depth: int) -> None:
 
 
 def starts_late(number: int, depth: int) -> bool:
-    """Tell whether a slice starts one operation late; see `stagger`."""
+    """Return whether a slice starts one operation late; see `stagger`."""
     return number < depth and number % 2 == 1
 
 
@@ -253,12 +252,12 @@ class AsyncComm(Uncopied):
     np.True_
     """
 
-    # `_handle` is the duplicate on which slice programs talk. Nobody but `Operation` uses it: what the
-    # library has to agree on goes through `Coordinator`, which is watched by the deadline.
+    # `_handle` is the duplicate that carries the messages of slice programs. Only `Operation` uses it: the library's
+    # own collectives go through `Coordinator`, which the deadline watches.
 
     rank: int
     size: int
-    persistent: list[Persistent]  # its requests that are kept
+    persistent: list[Persistent]  # the persistent requests made on this communicator
     broken = False  # an exception has made it unusable
 
     if TYPE_CHECKING:  # the calls of `CALLS`, which are made below
@@ -278,19 +277,19 @@ class AsyncComm(Uncopied):
 
     @property
     def runtime(self) -> Any:
-        """The `Runtime` that it belongs to."""
+        """Return the `Runtime` that owns the communicator."""
         return getattr(self._wrap, "__self__").runtime()  # noqa: B009
 
     @property
     def source(self) -> Any:
-        """The mpi4py communicator of the same ranks that it was made of; carries none of its traffic."""
+        """Return the mpi4py communicator from which this one was made; slice programs send nothing on it."""
         return self._source
 
     def renew(self) -> None:
-        """Take a fresh duplicate (collective); the old one, if any, is left behind unused.
+        """Make a new duplicate (collective); an old one is left behind, unused and not freed.
 
-        It is not freed: MPI would give its context to a later communicator, which could then receive
-        what is still under way in it.
+        If it were freed, MPI would give its context to a later communicator, which could then receive messages that are
+        still under way in the old one.
         """
         self._handle = guarded(self._source.Dup(), self._source)
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
@@ -310,7 +309,7 @@ class AsyncComm(Uncopied):
             self._source.Free()
 
     def same_ranks(self, comm: MPI.Comm) -> bool:
-        """Tell whether `comm` is an intracommunicator of the same ranks in the same order."""
+        """Return whether `comm` is an intracommunicator of the same ranks in the same order."""
         return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (MPI.IDENT, MPI.CONGRUENT)
 
     def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:
@@ -347,21 +346,22 @@ class AsyncComm(Uncopied):
         return self._wrap(lambda: self._source.Split(color, key))
 
     def _agree(self, problem: str | None, operation: Operation | None = None) -> None:
-        """Raise an `InputError` on all ranks where one has a problem, or they would not make the same (collective)."""
+        """Raise an `InputError` on all ranks if one has a problem or if their operations differ (collective)."""
         getattr(self._wrap, "__self__").synchronize_members(self._source)  # noqa: B009
         same = operation if problem is None else None
         with detecting_loss(self._source, "the check of a communicator's arguments"):
-            everyone = self._source.allgather(
+            answers = self._source.allgather(
                 (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
             )
-        for rank, (found, _, _) in enumerate(everyone):
-            if found is not None:
-                raise InputError(f"rank {rank}: {found}")
-        # MPI does not tell: some libraries number what they make, and ranks that differ never meet again.
-        if len({shared for _, shared, _ in everyone}) > 1:
-            listed = ", ".join(f"{shared} (rank {rank})" for rank, (_, shared, _) in enumerate(everyone))
+        for rank, (rank_problem, _, _) in enumerate(answers):
+            if rank_problem is not None:
+                raise InputError(f"rank {rank}: {rank_problem}")
+        # MPI does not check this. Some libraries number their persistent collectives, so after a difference the ranks'
+        # numbers would never match again.
+        if len({shared for _, shared, _ in answers}) > 1:
+            listed = ", ".join(f"{shared} (rank {rank})" for rank, (_, shared, _) in enumerate(answers))
             raise InputError(f"expected the same collective on all ranks, received {listed}")
-        if different := pieces.problem([piece for _, _, piece in everyone]):
+        if different := pieces.problem([piece for _, _, piece in answers]):
             raise InputError(different)
 
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
@@ -388,7 +388,7 @@ def _startable(name: str) -> tuple[str, Callable[..., Any]]:
         return Start(Operation(self, name, args, kwargs))
 
     method.__doc__ = (
-        f"`MPI.Comm.I{name.lower()}`, same arguments: await it to start it, and what that gives to wait for it."
+        f"`MPI.Comm.I{name.lower()}`, same arguments: its await starts the call and gives a `Pending` to await."
     )
     return "I" + name.lower(), method
 
@@ -398,8 +398,8 @@ def _keepable(name: str) -> tuple[str, Callable[..., Any]]:
         return self._kept(name, args, kwargs)
 
     method.__doc__ = (
-        f"`MPI.Comm.{name}_init`, same arguments: a request that slices can await again and "
-        "again; outside of pipelines, by all ranks of the communicator if it is a collective. "
+        f"`MPI.Comm.{name}_init`, same arguments: a persistent request, which slices can await "
+        "any number of times; made outside of pipelines, and by all ranks if it is a collective. "
         "Freed with the communicator."
     )
     return f"{name}_init", method

@@ -1,11 +1,11 @@
-"""What an operation must have in common with its twins: in the other slices, and on the other ranks.
+"""Signatures of operations: what must be equal in all slices, and on all ranks.
 
-`full_signature` says all about an operation that draining needs: name, communicator, root, peers, tags,
-reduction, data types and counts. Slices of a program whose skeleton is learned must agree on it.
+`full_signature` has everything that draining needs to know of an operation: name, communicator, root, peers, tags,
+reduction, data types and counts. If a program's skeleton is learned, all its slices must have the same.
 
-`collective_signature` is the part that MPI wants to be equal on all ranks of the communicator. It is cheap, as it is
-taken of every operation, and cautious: where MPI leaves freedom, or a message is spelled in an unusual
-way, it says less. So a right program never fails by it.
+`collective_signature` is the part that MPI requires to be equal on all ranks of the communicator. It must be cheap,
+because it is computed for every operation. Where MPI leaves freedom, or where a message is specified in an unusual way,
+it leaves values out, so that it never rejects a correct program.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _OPS = {
     for name in ("MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC")
 }
 
-# The buffers of which the first that is one says how much is sent: equal on all ranks.
+# The first of these arguments that is a buffer determines the size of the message, which is equal on all ranks.
 _SIZED_BY = {
     "Bcast": ("buf",),
     "Allgather": ("recvbuf",),
@@ -83,15 +83,15 @@ _SIZED_BY = {
     "Gather": _EXCHANGE,
     "Scatter": ("recvbuf", "sendbuf"),
 }
-# Of all ranks' blocks: there a count that is given is one block's.
+# Buffers with the blocks of all ranks: a count given for them is that of one block.
 _BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf", "Scatter": "sendbuf"}
-# Looked at on the root alone.
+# Arguments that matter on the root alone.
 _AT_ROOT = {"Gather": "recvbuf", "Gatherv": "recvbuf", "Reduce": "recvbuf", "Scatter": "sendbuf", "Scatterv": "sendbuf"}
-_SENT_ALONE = frozenset(("Gather", "Reduce"))  # of the ranks that are not the root
-_ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the size of one
+_SENT_ALONE = frozenset(("Gather", "Reduce"))  # ranks that are not the root only send
+_ONE_BLOCK = frozenset(("Gather", "Scatter"))  # the size of one block is equal on all ranks
 _RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
 _OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
-# Of these, no more than the name is shared; of those that are a rank's own, not even that.
+# For these only the name must be equal on all ranks; for point-to-point operations (None) nothing.
 _BY_NAME: dict[str, tuple[Any, ...] | None] = {
     name: (name,) for name in ("Barrier", "Allgatherv", "Alltoallv", "Alltoallw")
 } | dict.fromkeys(_OWN)
@@ -99,7 +99,7 @@ _TYPE_NAMES: dict[np.dtype, str] = {}
 
 
 class Ranks(Protocol):
-    """What is asked of an operation's communicator."""
+    """What signatures need from an operation's communicator."""
 
     number: int
     rank: int
@@ -108,11 +108,11 @@ class Ranks(Protocol):
 
     @property
     def source(self) -> MPI.Comm:
-        """The mpi4py communicator of the same ranks."""
+        """Return the mpi4py communicator of the same ranks."""
 
 
 class MpiCall(Protocol):
-    """What is asked of an operation: an MPI call, not yet made."""
+    """What signatures need from an operation, an MPI call that has not been made yet."""
 
     name: str
     args: tuple[Any, ...]
@@ -120,28 +120,28 @@ class MpiCall(Protocol):
 
     @property
     def comm(self) -> Ranks:
-        """Its communicator."""
+        """Return the operation's communicator."""
 
     def full_signature(self) -> tuple[Any, ...]:
-        """Return what `full_signature` does."""
+        """Return `full_signature` of the operation."""
 
 
 def arguments(operation: MpiCall) -> dict[str, Any]:
-    """All arguments by name, with mpi4py's defaults."""
+    """Return all arguments by name, with mpi4py's defaults."""
     names = PARAMETERS[operation.name]
     given = dict(zip(names, operation.args)) | operation.kwargs
     return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
 
 
 def full_signature(operation: MpiCall) -> tuple[Any, ...]:
-    """Tell what all slices must have in common: ``(name, communicator, (argument, value), ...)``.
+    """Return what must be equal in all slices: ``(name, communicator, (argument, value), ...)``.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is none that MPI could take; not every such argument is found.
+        MPI could not accept an argument; not every such argument is detected.
     """
-    found: list[Any] = [operation.name, operation.comm.number]
+    signature: list[Any] = [operation.name, operation.comm.number]
     for name, value in arguments(operation).items():
         if name in _BUFFERS:
             value = layout(value)
@@ -152,27 +152,27 @@ def full_signature(operation: MpiCall) -> tuple[Any, ...]:
         elif name != "status" and value is not None:
             value = index(value)
         if name != "status":
-            found.append((name, value))
-    return tuple(found)
+            signature.append((name, value))
+    return tuple(signature)
 
 
 def described(operation: MpiCall) -> str:
-    """Show an operation with its terms, for messages."""
+    """Return an operation with its signature as text, for messages."""
     try:
-        name, number, *found = operation.full_signature()
+        name, number, *terms = operation.full_signature()
     except Exception:
         return str(operation)
-    inside = ", ".join(f"{name}={shown(value)}" for name, value in found)
+    inside = ", ".join(f"{name}={shown(value)}" for name, value in terms)
     return f"{name}({inside}) on communicator {number}"
 
 
 def alike(one: MpiCall, other: MpiCall) -> bool:
-    """Tell whether two operations have the same terms; quick where they are spelled alike.
+    """Return whether two operations have the same `full_signature`; fast if their arguments have the same types.
 
     Raises
     ------
     TypeError, ValueError
-        As of `full_signature`.
+        See `full_signature`.
     """
     if (
         one.name == other.name
@@ -198,38 +198,39 @@ def alike(one: MpiCall, other: MpiCall) -> bool:
 
 
 def collective_signature(operation: MpiCall) -> tuple[Any, ...] | None:
-    """Tell what all ranks must have in common besides the communicator; None if that is nothing.
+    """Return what must be equal on all ranks besides the communicator; None if nothing must.
 
-    Arguments that cannot be read have nothing in common with those of other ranks, which are told what is wrong.
+    If arguments cannot be read, the signature is the problem's text, which differs from those of other ranks and tells
+    them what is wrong.
     """
     name, args = operation.name, operation.args
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name in _RECEIVED and len(args) == 2 and not operation.kwargs:
         received = args[1]
-        if type(received) is np.ndarray:  # the usual spelling
+        if type(received) is np.ndarray:  # the usual case
             return name, _TYPE_NAMES.get(received.dtype) or _type_name(received.dtype), received.nbytes, 0, "SUM"
     try:
         given = arguments(operation)
         kind, nbytes = _message(operation, given)
-        found = (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
-        # Without counts mpi4py gathers them, of all ranks.
-        return (*found, given["recvcounts"] is not None) if name == "Reduce_scatter" else found
+        signature = (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
+        # If there are no counts, mpi4py gathers those of all ranks.
+        return (*signature, given["recvcounts"] is not None) if name == "Reduce_scatter" else signature
     except Exception as error:
         return name, formatted(error)[0]
 
 
 def problem(operation: MpiCall) -> str | None:
-    """Return why MPI would refuse the call on this rank, as text, or None; not everything that is wrong is found.
+    """Return why MPI would reject the call on this rank, as text, or None; not every error is detected.
 
-    While a program is learned nothing else tells what a slice that fails would have awaited: other ranks would be in
-    the call.
+    While a program is learned, a rank whose call MPI rejects does not know what to issue in its place, and the other
+    ranks would already be in the call. So errors must be found before.
     """
     names = PARAMETERS[operation.name]
     own = {*names[: len(operation.args)], *operation.kwargs}
     if len(operation.args) > len(names) or not own <= set(names):
-        given = f"{len(operation.args)} and {', '.join(operation.kwargs)}"
-        return f"expected the arguments {', '.join(names)}, received {given}"
+        received = f"{len(operation.args)} and {', '.join(operation.kwargs)}"
+        return f"expected the arguments {', '.join(names)}, received {received}"
     optional = _DEFAULTS.keys() - (() if operation.name == "Sendrecv" else {"recvbuf"})
     if missing := [name for name in names if name not in own and name not in optional]:
         return f"expected the arguments {', '.join(names)}, received none for {', '.join(missing)}"
@@ -256,7 +257,7 @@ def problem(operation: MpiCall) -> str | None:
 
 
 def sent(operation: MpiCall) -> int:
-    """Messages sent less messages awaited, of a point-to-point operation; 0 for any other."""
+    """Return the messages that a point-to-point operation sends minus those that it receives; 0 for others."""
     if operation.name not in _OWN or operation.name.startswith("Neighbor"):
         return 0
     given = arguments(operation)
@@ -266,24 +267,24 @@ def sent(operation: MpiCall) -> int:
 
 
 def has_nobody(operation: MpiCall) -> bool:
-    """Tell whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
+    """Return whether the only peer is `MPI.PROC_NULL`, so that nothing is sent or received."""
     given = arguments(operation)
     peers = [given[name] for name in ("dest", "source") if name in given]
     return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
 
 
 def is_receive(operation: MpiCall) -> bool:
-    """Tell whether the operation waits for one message and sends none: it can be cancelled."""
+    """Return whether the operation receives one message and sends none, so that it can be cancelled."""
     return operation.name == "Recv"
 
 
 def is_send(operation: MpiCall) -> bool:
-    """Tell whether the operation sends one message and waits for none: it only reads its buffer."""
+    """Return whether the operation sends one message and receives none, so that it only reads its buffer."""
     return operation.name in ("Send", "Ssend")
 
 
 def _message(operation: MpiCall, given: dict[str, Any]) -> tuple[str | None, int | None]:
-    """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
+    """Return type and bytes of a message, which must be equal on all ranks; None for what is not certain."""
     names = _SIZED_BY.get(operation.name, ())
     if operation.name in _SENT_ALONE and index(given["root"]) != operation.comm.rank:
         names = ("sendbuf",)
@@ -311,17 +312,17 @@ def _message(operation: MpiCall, given: dict[str, Any]) -> tuple[str | None, int
     else:
         nbytes = _nbytes(buffer)
     if operation.name in _SENT_ALONE and not nbytes:
-        kind = None  # that of nothing: None may stand for it
+        kind = None  # an empty message may be given as None, without a type
     return kind, nbytes // ranks if in_place or (blocks and operation.name in _ONE_BLOCK) else nbytes
 
 
 def is_in_place(buffer: Any) -> bool:
-    """Tell whether mpi4py takes a buffer to send for that of what is received."""
+    """Return whether mpi4py reads a send buffer as ``MPI.IN_PLACE``."""
     return buffer is None or buffer is MPI.IN_PLACE
 
 
 def layout(buffer: Any) -> tuple[Any, Any] | None:
-    """Return a message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
+    """Return a message's data type and count(s); None for ``MPI.IN_PLACE`` and for no buffer."""
     return None if buffer is None or buffer is MPI.IN_PLACE else _layout_of(buffer)
 
 
@@ -366,7 +367,7 @@ def _layout_of(buffer: Any) -> tuple[Any, Any]:
 
 
 def _entries(data: Any, rest: Sequence[Any]) -> int:
-    """Items of a message whose count is not given."""
+    """Return the number of items of a message whose count is not given."""
     datatype = next((part for part in rest if isinstance(part, MPI.Datatype)), None)
     nbytes = _nbytes(data)
     return nbytes // datatype.extent if datatype is not None and datatype.extent > 0 else nbytes
@@ -380,7 +381,7 @@ def _nbytes(data: Any) -> int:
 
 
 def _numbers(part: Any) -> int | tuple[Any, ...] | None:
-    """Read counts or displacements: a number, or a tuple of such; None for nothing."""
+    """Return counts or displacements as a number or a tuple of numbers; None if none are given."""
     if part is None:
         return None
     if isinstance(part, (list, tuple, np.ndarray)):

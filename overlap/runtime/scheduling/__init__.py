@@ -1,1 +1,1 @@
-"""One call of a pipeline on one rank: its slots, how it waits, its paths through the issue order."""
+"""One call of a pipeline on one rank: its slots, its ways to wait, the order in which it issues operations."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Blocking(Waiting):
-    """The blocking MPI call, as in the GKV document; a communicator thread takes one of the workers' core tokens."""
+    """Waits in blocking MPI calls, as in the GKV application note; a communicator thread needs a core token for it."""
 
     def issue(self, slot: Slot, operation: Operation) -> None:
         slot.operation = operation

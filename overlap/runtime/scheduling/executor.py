@@ -1,24 +1,24 @@
-"""The executor: issues the MPI operations of a pipeline in an order that needs no messages.
+"""The executor, which issues the MPI operations of a pipeline in an order that needs no messages.
 
-Issue order. MPI matches collectives by call order, so the order must be a pure function of the
-program. The issuing thread visits the slots in a fixed rotation; at each visit it takes the slot's
-next item, waiting for its step if need be. A slot at its end leaves the rotation; slots at a
-barrier leave it together until the last one has arrived.
+Issue order. MPI matches collectives by the order of calls, so the order must be a pure function of the program. The
+issuing thread visits the slots in a fixed rotation; at each visit it takes the slot's next item, and waits for the
+slot's step if need be. A slot without further slices leaves the rotation; slots at a barrier leave it until the last
+slot has arrived.
 
-Agreement. A rank on which a slice failed keeps issuing what the others wait for (`Slot` drains),
-until all ranks have agreed that one of them failed. The agreement is a nonblocking reduction every so many
-operations, looked at one interval later, when it has long arrived; and one at the end. All ranks see
-the same at the same place in the issue order.
+Agreement. A rank on which a slice has failed keeps issuing the operations that the others wait for (its slots drain),
+until all ranks have agreed that one of them has failed. An agreement is a nonblocking reduction, started every
+`agree_every` operations and completed one interval later, when its result has long arrived; the last one is made at the
+end. All ranks get the same result at the same position in the issue order.
 
-The end after a failure. From there on no slice begins, and each that has issued an operation drains to its
-end, so that what matches within a slice has matched on all ranks, and nothing is left on the communicators.
-A program that sends and receives by separate calls is drained to the end of all slices: there a message may go
-from one slice to another. Where something is left all the same (while learning, or by an operation that only
-some ranks could start), all ranks see that and take new communicators.
+The end after a failure. From that position on no slice begins, and each slice that has issued an operation drains to
+its end. So operations of one slice have matched on all ranks, and no message is left on the communicators. If a program
+sends and receives by separate calls, all slices are drained, because a message may go from one slice to another. If a
+message is left nevertheless (while learning, or by an operation that only some ranks could start), all ranks learn of
+it and make new communicators.
 
-Learning. A program without a `skeleton` shows with its first slice what slices await (`learning`). Until
-this has ended, every item is agreed on before it is issued, and every operation is known to have started
-on all ranks before any rank waits for it. If a rank fails in that time, all stop at once.
+Learning. If a program has no `skeleton`, the runtime learns from the first slice what slices await (`learning`). Until
+that slice has ended, the ranks agree on every item before it is issued, and on every operation's start before any rank
+waits for it. If a rank fails in that time, all ranks stop at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .job import Job
     from .ready_steps import ReadySteps
 
-COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
+COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 communicators
 _left_behind = 0
 _NEVER = np.iinfo(np.int64).max
 
@@ -61,14 +61,14 @@ class Executor:
     comms : list of AsyncComm
         All communicators that programs may use.
     outstanding : dict
-        What MPI has not finished yet, to its start (`time.perf_counter`); read by the watchdog.
+        Maps what MPI has not finished yet to its start (`time.perf_counter`); the watchdog reads it.
     agree_every : int
         Operations between two agreements.
     host : Host
     rendezvous : Rendezvous or None
-        Where the ranks of `coordinator` meet.
+        Adds up the agreements of the ranks of `coordinator` on one node.
     guard : Guard or None
-        That of `coordinator` and `comms`.
+        The guard of `coordinator` and `comms`.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Executor:
     def waiting(
         self, wait: str, job: Job, workers: ReadySteps | None, in_flight: int, polls: int, here: bool = False
     ) -> Waiting:
-        """Make the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``; the others as of `Waiting`."""
+        """Make the way to wait named `wait`, ``"off"``, ``"block"`` or ``"poll"``, with the arguments of `Waiting`."""
         way = Polling if wait == "poll" else Blocking
         return way(job, self.outstanding, workers, here, in_flight, polls, self._host, self._guard)
 
     def run(self, job: Job, waiting: Waiting) -> Exception | None:
-        """Issue all operations of `job`; returns the error of all ranks, or None.
+        """Issue all operations of `job`; return the error of all ranks, or None.
 
         Raises
         ------
         RankLost
-            No other rank hears of this one any more.
+            A rank is lost, so the ranks cannot agree on an error.
         """
         clock = self._host.clock
         started = clock()
@@ -117,7 +117,7 @@ class Executor:
             job.slots = [Slot(job, index) for index in range(min(job.depth, job.slices))]
             if not self._issue_all():
                 self._cut()
-            self._is_well(agreements.ended())  # the last one may still be under way
+            self._none_failed(agreements.ended())  # the last agreement may still be under way
             problem = agreements.at_once(job.failure is not None)
             if job.timed:
                 job.computing_s = sum(slot.computing_s for slot in job.slots)
@@ -128,13 +128,13 @@ class Executor:
             lost = None if self._guard is None else self._guard.loss(error, "a pipeline")
             if lost is None:
                 raise
-            self._let_go(job, waiting)
+            self._abandon(job, waiting)
             raise lost from (None if lost is error else error)
         finally:
             self._forget(job)
 
     def conclude(self, job: Job, waiting: Waiting, agreements: Agreements, problem: str | None) -> Exception | None:
-        """End a job whose last agreement has found a `problem` (see `Agreements.ended`): the error of all ranks."""
+        """End a job, given the result of its last agreement (see `Agreements.ended`); return the error of all ranks."""
         try:
             if not self._begin(job, waiting, agreements):
                 return CommunicatorsExhausted(self._exhausted)
@@ -143,11 +143,11 @@ class Executor:
             self._forget(job)
 
     def _begin(self, job: Job, waiting: Waiting, agreements: Agreements) -> bool:
-        """Take up a job; False if none can be run any more."""
+        """Begin a job; return False if no job can run any more."""
         self._job, self._waiting, self._agreements = job, waiting, agreements
         self._stopping = False  # all ranks know of a failure
         self._ending = False  # no slice begins any more, on any rank
-        self._dirty = False  # something is left on the communicators
+        self._dirty = False  # messages are left on the communicators
         if self._abandoned:
             self._abandoned = [request for request in self._abandoned if not _is_over(request)]
         return self._exhausted is None
@@ -159,11 +159,11 @@ class Executor:
     # ---- the rotation ------------------------------------------------------------------------
 
     def _issue_all(self) -> bool:
-        """Run the rotation. False if the ranks agreed to stop at once."""
+        """Run the rotation; return False if the ranks have agreed to stop at once."""
         job, waiting = self._job, self._waiting
         rotation, issued = job.slots, 0
         parked: list[Slot] = []
-        unknown = job.skeleton is None  # at first: then every item is looked at
+        unknown = job.skeleton is None  # while true, every item is checked before it is issued
         for slot in rotation:
             waiting.resume(slot)
         while rotation or parked:
@@ -189,7 +189,7 @@ class Executor:
                 slot.current.begun = True
                 slot.taken += 1
                 issued += 1
-                job.issued = issued  # before its result can be used by any slice
+                job.issued = issued  # before any slice can use the operation's result
                 if not self._issue(slot, item):
                     return False
                 agreeing = issued % self.agree_every == 0 and not self._stopping
@@ -199,8 +199,8 @@ class Executor:
         return True
 
     def _agree(self, problem: str | None) -> bool:
-        """Begin the next agreement after one that has ended; False if all ranks stop at once."""
-        if self._is_well(problem):
+        """Begin the next agreement after one that has ended; return False if all ranks stop at once."""
+        if self._none_failed(problem):
             self._agreements.start(self._job.failure is not None)
             return True
         if self._dirty:
@@ -210,24 +210,25 @@ class Executor:
         self._job.stop(closing=self._ending)
         return True
 
-    def _is_well(self, problem: str | None) -> bool:
-        """Tell whether all ranks are well, as an agreement has found."""
+    def _none_failed(self, problem: str | None) -> bool:
+        """Return whether, according to an agreement, no rank has failed."""
         if problem:
             self._differ(problem)
         return problem is None
 
     def _differ(self, problem: str) -> None:
-        """Note that the ranks have issued different operations: these may not have matched."""
+        """Note that the ranks have issued different operations, which may not have matched."""
         self._job.fail(None, RuntimeError(problem))
         self._dirty = True
 
     def _taken(self, slot: Slot, item: Any) -> Any:
-        """Look at a slot's next item, where that may not simply be issued.
+        """Return what to do with a slot's next item while learning or after a failure.
 
         Returns
         -------
         object or None
-            The item that comes instead, if no slice begins any more. None: while learning, some rank failed.
+            The item, or the one that replaces it if no slice begins any more. None: some rank has failed while
+            learning.
         """
         job, waiting = self._job, self._waiting
         while self._ending and not (item is END or item is AT_BARRIER or slot.current.begun):
@@ -244,14 +245,14 @@ class Executor:
                     if other.over:
                         self._check(other)
         if job.recorded is not None and job.skeleton is not None and not slot.known:
-            # What its slices did before may have been wrong on some ranks only, or may not show yet.
+            # The slot's earlier awaits may have been wrong on some ranks only, or may not have been checked yet.
             self._check(slot)
             if not self._same_everywhere(item, False):
                 return None
         return item
 
     def _same_everywhere(self, item: Any, learned: bool) -> bool:
-        """While learning: whether no rank has failed, and all are about to do the same."""
+        """Return, while learning, whether no rank has failed and all are about to issue the same item."""
         job = self._job
         problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
         if problem:
@@ -259,25 +260,25 @@ class Executor:
         return problem is None
 
     def _check(self, slot: Slot) -> None:
-        """Hold a slot's slices to the program from now on, and what they awaited before that too."""
+        """Check a slot's slices against the learned program: future awaits, and those that they have made."""
         for run, error in self._job.recorded.problems(slot.unchecked):
             self._job.fail(run.key, error)
         slot.unchecked.clear()
         slot.known = True
 
     def _drained(self, slot: Slot, error: BaseException) -> Any:
-        """In place of a slice's last request, what the other ranks issue: from its skeleton."""
+        """Return, from the skeleton, the request that the other ranks issue in place of a slice's last one."""
         run = slot.current
         run.error = error
         run.awaited -= 1
-        self._job.issued -= 1  # it is issued on scratch: what this does elsewhere comes after the failure
+        self._job.issued -= 1  # it is issued on scratch: failures that it causes elsewhere come after this one
         self._job.fail(run.key, error)
         self._job.issued += 1
         self._waiting.resume(slot)
         return self._waiting.take(slot)
 
     def _issue(self, slot: Slot, operation: Any) -> bool:
-        """Issue one operation; False if, while learning, it did not start on all ranks."""
+        """Issue one operation; return False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         kind = type(operation)
         if kind is TakeTurn:
@@ -299,7 +300,8 @@ class Executor:
             except NotIssued as refusal:
                 error = refusal.__cause__
                 assert error is not None
-                # The others issue it: so must this rank, on buffers from the skeleton.
+                # MPI has rejected the call here. The other ranks issue it, so this rank issues an equivalent operation
+                # on scratch buffers, from the skeleton, so that they do not block.
                 if slot.current.draining:
                     raise error  # noqa: B904 (the user's error, with a cause of its own)
                 operation = self._drained(slot, error)
@@ -307,7 +309,7 @@ class Executor:
         return True
 
     def _start_on_all(self, slot: Slot, operation: Any) -> bool:
-        """While learning: start an operation; False if it did not start on all ranks."""
+        """Start an operation while learning; return False if it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         track = waiting.track
         if type(operation) is Start:
@@ -331,10 +333,10 @@ class Executor:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def _let_go(self, job: Job, waiting: Waiting) -> None:
-        """End a job here: a rank is lost. Workers leave its slots, and what is under way in MPI is kept."""
+    def _abandon(self, job: Job, waiting: Waiting) -> None:
+        """End a job because a rank is lost: workers leave its slots; requests that are under way in MPI are kept."""
         waiting.stopped = True
-        self._abandoned += waiting.let_go()
+        self._abandoned += waiting.forget()
         job.lock_gates()
         job.stop(closing=True)
         waiting.quiet()
@@ -342,7 +344,7 @@ class Executor:
             slot.close()
 
     def _cut(self) -> None:
-        """All ranks stop here: let what is under way end, and drop the rest."""
+        """Stop at once, as all ranks do: wait for what can complete, and abandon the rest."""
         job, waiting = self._job, self._waiting
         job.lock_gates()
         job.stop(closing=True)
@@ -353,7 +355,7 @@ class Executor:
             slot.close()
 
     def _finish(self) -> None:
-        """Let what is under way end, but for messages that nobody will receive."""
+        """Wait until everything under way has completed, except messages that no rank will receive."""
         if self._stopping and self._agreements.sum([self._agreements.unmatched])[0]:
             self._leave_behind()
         if self._waiting.forgotten():
@@ -361,18 +363,18 @@ class Executor:
         self._waiting.finish()
 
     def _leave_behind(self) -> None:
-        """Messages are left that nobody will receive."""
+        """Abandon messages that no rank will receive."""
         self._dirty = True
         self._abandoned += self._waiting.abandon()
 
     def _outcome(self, problem: str | None) -> Exception | None:
-        """Return the same error on all ranks, or None if the job has ended well on all."""
+        """Return the same error on all ranks, or None if no rank has failed."""
         job, rank, size = self._job, self.coordinator.rank, self.coordinator.size
         if problem is None:
             return None
         if problem:
             self._differ(problem)
-        # The first cause, not what its scratch values have caused elsewhere: see `Failure.issued`.
+        # The first cause, not a failure that a draining rank's scratch values have caused: see `Failure.issued`.
         origin = self._least(job.failure.issued * size + rank if job.failure is not None else _NEVER) % size
         text = b""
         if rank == origin:
@@ -383,8 +385,8 @@ class Executor:
             self.coordinator.Bcast(length, root=origin)
             data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(length[0], dtype=np.uint8)
             self.coordinator.Bcast(data, root=origin)
-        place, *told = pickle.loads(data.tobytes())
-        error = SliceError(*told)
+        place, *report = pickle.loads(data.tobytes())
+        error = SliceError(*report)
         own = job.failure
         job.failed_itself = own is not None and (rank == origin or (place is not None and own.place == place))
         dirty = self._dirty or any(comm.broken for comm in self.comms)
@@ -393,7 +395,7 @@ class Executor:
         return error
 
     def _renew(self, error: Exception) -> bool:
-        """Take new communicators for those on which something is left; False if there are too few."""
+        """Replace the communicators on which messages are left; return False if MPI has too few."""
         global _left_behind
         left_behind = -self._least(-_left_behind) + len(self.comms)
         if left_behind > COMMUNICATORS_LEFT_BEHIND:
@@ -416,7 +418,7 @@ class Executor:
 
 
 def _is_over(request: Any) -> bool:
-    """Tell whether MPI has finished with a request, so that its buffers may go."""
+    """Return whether MPI has finished with a request, so that its buffers may be freed."""
     try:
         return request.Test()
     except MPI.Exception:

@@ -1,4 +1,4 @@
-"""What waiting rests on: sleeping, MPI's calls, a clock."""
+"""The system calls of waiting: sleep, MPI calls, a clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..coordinator.hot_wait import HOT_S
 from ..requests.operations import Operation
 
-# Raised by a blocking call before anything was sent; any other error class comes after.
+# Error classes that a call raises before it sends anything; other errors may come after.
 ARGUMENT_ERRORS = frozenset(
     (
         MPI.ERR_ARG,
@@ -30,7 +30,7 @@ ARGUMENT_ERRORS = frozenset(
 
 
 class WakeEvent:
-    """Wakes one sleeping thread; a ring while nobody sleeps ends the next sleep at once.
+    """Wakes one sleeping thread; if the thread is not asleep, a ring ends its next sleep at once.
 
     Not a `queue.SimpleQueue`: its ``get(timeout=)`` can sleep for ever in CPython 3.11, when a token
     left from an earlier item wakes it and the timeout has just run out.
@@ -41,24 +41,24 @@ class WakeEvent:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """End the sleep, or the next one."""
+        """End the current or the next sleep."""
         try:  # noqa: SIM105 (takes a fraction of the time)
             self._lock.release()
         except RuntimeError:
-            pass  # it has been rung already
+            pass  # a ring is pending already
 
     def sleep(self, seconds: float = -1) -> bool:
-        """Sleep until a ring, at most `seconds` if given; True if it rang."""
+        """Sleep until a ring, at most `seconds` if given; return whether there was a ring."""
         return self._lock.acquire(timeout=seconds)
 
 
 class NotIssued(Exception):
-    """MPI was not asked for an operation, or has refused its arguments; the cause says why."""
+    """An operation was not issued: MPI was not called, or has rejected the arguments; the cause tells why."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What waiting rests on: tests have one with a virtual clock, which `overlap.timing.simulate` is held to.
+    """The system calls of waiting; tests replace them by a virtual clock, to which they hold the simulation.
 
     Attributes
     ----------
@@ -67,9 +67,9 @@ class Host:
     make_event : callable
         Makes the `WakeEvent` of the issuing thread.
     test_some : callable
-        Gives the places of the requests that have completed, of a list; None if none is active.
+        Returns the indices in a list of the requests that have completed; None if none is active.
     hot_s : float
-        Seconds that a short exchange is polled for without sleep.
+        Seconds for which a short exchange is polled without sleep.
     """
 
     clock: Callable[[], float] = perf_counter
@@ -82,18 +82,18 @@ HOST = Host()
 
 
 def issue(operation: Operation, blocking: bool = True) -> BaseException | None:
-    """Make an operation; returns an exception that came when MPI may have sent something, or None.
+    """Make an operation; return an exception raised after MPI may have sent something, or None.
 
     Raises
     ------
     NotIssued
-        Nothing was sent: the other ranks still wait for this operation.
+        Nothing was sent, so the other ranks still wait for this operation.
     """
     operation.requests = []
     try:
         operation.make(blocking)
     except BaseException as error:
-        # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
+        # The call was made and an exception from elsewhere followed, or MPI itself failed in the middle.
         if operation.requests or (isinstance(error, MPI.Exception) and error.Get_error_class() not in ARGUMENT_ERRORS):
             return error
         raise NotIssued from error
@@ -101,12 +101,12 @@ def issue(operation: Operation, blocking: bool = True) -> BaseException | None:
 
 
 def try_start(operation: Operation) -> tuple[list[Any], BaseException | None]:
-    """Start an operation while all ranks learn whether it starts.
+    """Start an operation while learning, when all ranks find out whether it starts.
 
     Returns
     -------
     list, BaseException or None
-        What MPI has returned, one request or none; what was raised.
+        MPI's request, if there is one, and the exception raised.
     """
     error = None
     operation.requests = []

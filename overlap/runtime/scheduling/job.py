@@ -1,18 +1,19 @@
 """One run of a pipeline on one rank: its slots, its state, its first failure.
 
-What threads share, all of it guarded by `Job.lock` (a store and a load that must not pass each other, as
-"post the item, then see whether somebody sleeps for it" and "say what I sleep for, then look for the item",
-are steps of one critical section each; nothing rests on the GIL. On a free-threaded Python 3.13, without the GIL,
-slice programs were right on two ranks in all modes; plans were not tried there, as pyFFTW and numba cannot be had):
+Threads share the state below, guarded by `Job.lock`. A worker posts an item and then checks whether the issuing thread
+sleeps for it; the issuing thread notes what it sleeps for and then checks for the item. Each pair is one critical
+section, so that its store and load cannot be reordered; nothing relies on the GIL. (On a free-threaded Python 3.13
+slice programs were right on two ranks in all modes. Plans were not tried there, because pyFFTW and numba are not
+available.)
 
-* ``Slot.item``, ``Slot.gate``, `Job.running` and the way to wait's ``_awaited``: the change of hands between a
-  worker and the issuing thread, and the question whether anything is left to wait for;
-* which slices have ended, and the gates that wait for them;
-* `Job.failure` and `Job.stopping`. They are read without the lock too: they change once, and a reader who
-  comes too early computes a little in vain, or tells the others one agreement later.
+* ``Slot.item``, ``Slot.gate``, `Job.running` and ``Waiting._awaited``: which of a worker and the issuing thread owns a
+  slot, and whether anything is left to wait for;
+* which slices have ended, and the slots that wait for them at a gate;
+* `Job.failure` and `Job.stopping`. They are also read without the lock: they change once, and a thread that still reads
+  the old value computes a little in vain, or reports the failure one agreement later.
 
-Also shared, with locks of their own: the heap of ready steps (`ReadySteps`), the count of a `Parallel` (in
-`split`), the `WakeEvent`, which remembers one ring.
+Shared with locks of their own are the heap of ready steps (`ReadySteps`), the count of a `Parallel` (in `Slot._split`)
+and the `WakeEvent`, which remembers one ring.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
     from ..trace import Trace
     from .ready_steps import ReadySteps
 
-AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation is agreed on
+AGREE = "agree"  # given instead of a skeleton: nothing is learned, the ranks agree on every operation
 
 
 class Failure:
-    """The first thing that went wrong on this rank.
+    """The first failure on this rank.
 
     Attributes
     ----------
     issued : int
-        Operations and turns that this rank had begun to issue by then; the order in which they are issued is that of
-        all ranks. What a draining slice sends means nothing, and may have another rank's slice fail too. Such a failure
-        comes after an operation that the draining rank issued after its own: so the cause has the smaller number.
+        Number of operations and turns that this rank had begun to issue; all ranks issue in the same order. A draining
+        slice sends meaningless values, which may cause another rank's slice to fail, too. That failure follows an
+        operation that the draining rank has issued after its own failure, so the first cause has the smaller number.
     place : tuple of (int, int) or None
-        The slice's number, and how many requests it had awaited: where all ranks fail by the same place of the
-        program, it is the same on all of them, whatever other slices have issued by then. None: of no known slice.
+        The slice's index and how many requests it had awaited. If all ranks fail at the same position of the program,
+        this is equal on all of them, whatever other slices have issued. None: the failure is not that of a slice.
     """
 
     issued = 0
@@ -56,35 +57,37 @@ class Failure:
 
 
 class Job:
-    """One run of a pipeline on this rank: its slots and its state.
+    """One run of a pipeline on this rank, with its slots and its state.
 
     Parameters
     ----------
     keys : sequence
         The slices.
     source : callable
-        ``source(key, resources)`` makes a slice's source of requests: a coroutine, or what has its methods.
+        ``source(key, resources)`` makes a slice's source of requests: a coroutine or an object with its methods.
     skeleton : callable, "agree" or None
-        Same arguments; a source that awaits what the slice awaits and computes nothing. None:
-        learned from the first slice, whose operations are agreed on one by one. ``"agree"``: all are.
+        Takes the same arguments and makes a source that awaits what the slice awaits and computes nothing. None:
+        learned from the first slice, whose operations the ranks agree on one by one. ``"agree"``: they agree on all
+        operations.
     resources : list
-        One entry per slot; None where the program has no slot buffers.
+        One entry per slot; None if the program has no slot buffers.
     workers : ReadySteps or None
         None: the issuing thread runs all steps.
     trace : Trace or None
     lock : threading.RLock
-        A signal handler may fail the job too, hence the R.
+        Reentrant, because a signal handler may call `fail` while this thread holds it.
 
     Attributes
     ----------
     posted : callable
-        ``posted(slot)`` tells the issuing thread that the slot was left; set by it, called with `lock` held.
+        ``posted(slot)`` notifies the issuing thread that a worker has left the slot; set by the issuing thread, called
+        with `lock` held.
     resume : callable
         ``resume(slot)`` has the slot's next step run; set by the issuing thread.
     issued : int
-        Operations and turns that were issued, the one among them that is being issued.
+        Number of operations and turns issued so far, including the current one.
     running : int
-        Slots that a worker has, or will have.
+        Number of slots that a worker runs or will run.
     alone : bool
         The issuing thread runs all steps.
     timed : bool
@@ -92,7 +95,7 @@ class Job:
     closing : bool
         All ranks have agreed to stop: slices that have not begun do not begin.
     recorded : Recorded or None
-        What the first slice awaits; None where that is not to be learned.
+        What the first slice awaits; None if nothing is to be learned.
     computing_s : float
         Time that steps of slices have taken, known when the job is over.
     """
@@ -121,19 +124,21 @@ class Job:
         self.lock = lock
         self.running = self.issued = 0
         self.failure: Failure | None = None
-        self.failed_itself = False  # not as a consequence of what failed on another rank; known at the end
+        self.failed_itself = False  # not because another rank has failed; known at the end
         self.first_ended = False
-        self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
+        self.stopping = False  # compute no more: this rank has failed, or all have agreed to stop
         self.closing = False
         self.computing_s = 0.0
         self.keys, self.resources, self.workers = keys, resources, workers
         self.slots: list[Any] = []
-        self.which_ended = bytearray(len(keys))  # which slices have
-        self._gates: dict[Any, bool] | None = {}  # slots that wait for some of them; None: they stay
+        self.which_ended = bytearray(len(keys))  # for each slice, whether it has ended
+        self._gates: (
+            dict[Any, bool] | None
+        ) = {}  # slots that wait for slices to end; None: they are not resumed any more
 
     def fail(self, key: Any, error: BaseException) -> None:
         """Keep the first failure of this rank; from now on the slots drain."""
-        # The text is made without the lock: that runs the user's code.
+        # The error's text is made without the lock, because that runs the user's code.
         issued = self.issued
         failure = Failure(key, error) if self.failure is None else None
         if failure is not None:
@@ -153,20 +158,20 @@ class Job:
         return None
 
     def stop(self, closing: bool) -> None:
-        """No more computing, as all ranks have agreed; if `closing`, no slice begins any more."""
+        """Stop computing, as all ranks have agreed; if `closing`, begin no further slice."""
         with self.lock:
             self.stopping = True
             self.closing = closing
             self._open_gates()
 
     def leave(self, slot: Any) -> None:
-        """Let a worker leave a slot, which has an item or waits at a gate; `lock` is held."""
+        """Note that a worker leaves a slot, which has an item or waits at a gate; `lock` is held."""
         if not self.alone:
             self.running -= 1
             self.posted(slot)
 
     def ended(self, ordinal: int) -> None:
-        """Note that a slice has ended: those that waited for it go on."""
+        """Note that a slice has ended, and resume slices that waited for it."""
         with self.lock:
             if ordinal == 0:
                 self.first_ended = True
@@ -175,7 +180,7 @@ class Job:
                 self._open_gates()
 
     def passes(self, slot: Any, gate: WaitForSlices) -> bool:
-        """Tell whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
+        """Return whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
         with self.lock:
             if self._is_open(gate):
                 return True
@@ -186,12 +191,12 @@ class Job:
         return False
 
     def lock_gates(self) -> None:
-        """From now on no slot is resumed at a gate."""
+        """Resume no slot at a gate any more."""
         with self.lock:
             self._gates = None
 
     def release(self) -> None:
-        """Let go of what the job is over with: nothing keeps its slices' arrays alive."""
+        """Drop all references of a job that is over, so that nothing keeps its slices' arrays alive."""
         with self.lock:
             self.posted = self.resume = self._gates = None
         self.slots = []
@@ -201,13 +206,13 @@ class Job:
 
     def _open_gates(self) -> None:
         for slot in tuple(self._gates or ()):
-            # A signal handler that fails the job may have opened it meanwhile.
+            # A signal handler that has failed the job may have opened the gate meanwhile.
             if self._is_open(slot.gate) and self._gates and self._gates.pop(slot, False):
                 slot.gate = None
                 self.resume(slot)
 
     def learned(self) -> None:
-        """Note that the first slice has ended on all ranks: what it awaited stands for every slice."""
+        """Note that the first slice has ended on all ranks, so that its awaits are the program's."""
         assert self.recorded is not None
         self.skeleton = self.recorded.skeleton()
 

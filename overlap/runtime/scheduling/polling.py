@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from .slots import Slice, Slot
 
 POLLS_PER_EXCHANGE = 8  # by default
-TESTS = 8  # of the oldest operation, before all are looked at
+TESTS = 8  # of the oldest operation, before all operations are tested
 
 
 class Polling(Waiting):
-    """Nonblocking calls, several in flight, and sleep in between: the core is given back.
+    """Keeps several nonblocking calls in flight and sleeps between polls, which frees the core.
 
-    The sleep follows the exchanges: a `polls`-th of the time between two completions, so that
-    looking costs little and a finished exchange waits little, between 20 and 500 us. Exchanges shorter
-    than a sleep are polled for without any, while no step of this rank runs.
+    The length of a sleep is a `polls`-th of the time between two completions, from 20 to 500 us, so that polling costs
+    little and a finished exchange is found soon. If exchanges are shorter than a sleep and no step of this rank runs,
+    they are polled without sleep.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Polling(Waiting):
     _last_completion = 0.0
 
     def make_room(self) -> None:
-        # What is awaited later does not count: its other half may be what there must be room for.
+        # Operations to be awaited later do not count: the message that matches them may need this room.
         while len(self._requests) - len(self._pending) >= self._limit:
             self._poll()
 
@@ -65,7 +65,7 @@ class Polling(Waiting):
         self._track(slot, request)
 
     def _watch(self, slot: Slot, operation: Operation | Pending) -> None:
-        """Have the slot wait; its deadline counts at once or, in a thread that computes, once this idles."""
+        """Have the slot wait; the deadline counts at once or, in a thread that computes, when the thread is idle."""
         slot.operation, slot.since_s = operation, self._clock()
         if not self._here:
             self._outstanding[slot] = slot.since_s
@@ -82,7 +82,7 @@ class Polling(Waiting):
             self._outstanding.setdefault(slot, now)
 
     def _awaiting(self) -> list[Slot]:
-        """Slots that wait for what is in flight."""
+        """List the slots that wait for operations in flight."""
         slots = (owner.slot if type(owner) is Pending else owner for owner in self._in_flight)
         return [slot for slot in slots if slot is not None]
 
@@ -121,9 +121,9 @@ class Polling(Waiting):
         left = []
         for place, owner in enumerate(self._in_flight):
             if is_receive(owner.operation):
-                self._requests[place].Cancel()  # then it ends
+                self._requests[place].Cancel()  # then it completes
             elif is_send(owner.operation):
-                left.append(place)  # it reads its buffer only, and keeps it alive
+                left.append(place)  # the send only reads its buffer, which the request keeps alive
         requests = [self._requests[place] for place in left]
         for place in reversed(left):
             owner = self._in_flight[place]
@@ -136,14 +136,14 @@ class Polling(Waiting):
         self.finish()
         return requests
 
-    def let_go(self) -> list[Any]:
+    def forget(self) -> list[Any]:
         for slot in self._awaiting():
             self._outstanding.pop(slot, None)
         self._in_flight.clear()
-        return super().let_go()
+        return super().forget()
 
     def _pause(self) -> None:
-        """Until the next look: no time at all while exchanges are short and nothing else is to do."""
+        """Sleep until the next poll; not at all while exchanges are short and there is nothing else to do."""
         if not self._requests:
             self._wake_event.sleep()
             return
@@ -186,11 +186,11 @@ class Polling(Waiting):
         return True
 
     def _is_hot(self) -> bool:
-        """Tell whether exchanges are shorter than a sleep, and nothing else is to do."""
+        """Return whether exchanges are shorter than a sleep and there is nothing else to do."""
         return self._interval_s < self._host.hot_s and self._idle()
 
     def _oldest_is_over(self) -> bool:
-        """Test the oldest operation, again and again: a look at all of them costs as much as six tests."""
+        """Test the oldest operation a few times; testing all operations costs as much as six such tests."""
         test = self._requests[0].Test
         for _ in range(TESTS):  # noqa: SIM110 (a generator takes twice the time)
             if test():
@@ -198,19 +198,19 @@ class Polling(Waiting):
         return False
 
     def _done(self) -> tuple[list[int] | None, MPI.Exception | None]:
-        """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
+        """Return the indices of the requests that have completed, and MPI's error, or None."""
         try:
             if self._is_hot() and self._oldest_is_over():
                 return [0], None
             return self._host.test_some(self._requests), None
         except MPI.Exception as failure:
-            # MPI does not tell which has completed well and which has not: what it took is lost.
+            # MPI does not report which requests have completed and which have failed: the statuses are lost.
             done = [
                 place
                 for place, request in enumerate(self._requests)
                 if request == MPI.REQUEST_NULL
                 or (type(self._in_flight[place].operation) is Persistent and request.Test())
             ]
-            if not done:  # the error is of none in particular
+            if not done:  # the error belongs to no request in particular
                 self._failed(None, failure)
             return done, failure

@@ -1,11 +1,10 @@
-"""Steps that are ready, for whoever is free: a worker, or the thread that talks to MPI.
+"""Ready steps, which any free thread takes: a worker, or the thread that calls MPI.
 
-State: a heap of ready steps, ordered by when their result will be asked for, guarded by a lock;
-and one token per ready step in a queue on which idle workers sleep. A step is in the heap before its token
-is in the queue, so whoever has a token finds one, though perhaps not the one that it was put for; or none,
-if the thread that talks to MPI has taken it (`next_step`). A worker never waits on
-anything else, except, in `block` mode, on a core token: there are N of them for N workers and the
-communicator thread, so that never more than N threads keep a core busy.
+State: a heap of ready steps, ordered by when their result will be needed and guarded by a lock, and a queue with one
+token per ready step, on which idle workers sleep. A step enters the heap before its token enters the queue. So a worker
+with a token finds a step, though perhaps another one than the token's, or none if the thread that calls MPI has taken
+it (`next_step`). A worker waits for nothing else except, in `block` mode, for a core token: N workers and the
+communicator thread share N tokens, so that at most N threads keep a core busy.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def worker_index() -> int:
 
 
 class CoreTokens:
-    """N places for N workers and the communicator: who computes or spins holds one."""
+    """N core tokens for N workers and the communicator thread; each thread that computes or spins holds one."""
 
     def __init__(self, count: int, queue: Callable[[], Any] = SimpleQueue) -> None:
         self._free = queue()
@@ -51,21 +50,21 @@ class CoreTokens:
 
 
 class ReadySteps:
-    """The ready steps, and what a worker does with them.
+    """Holds the ready steps and runs them in workers.
 
     Parameters
     ----------
     on_error : callable
-        Given the exception of a task that raised one. Tasks must not: their pipeline would never end.
+        Called with the exception that a task has raised. Tasks must not raise: their pipeline would never end.
     queue : callable
-        Makes the queue on which idle workers sleep (on a virtual clock, tests have their own).
+        Makes the queue on which idle workers sleep; tests with a virtual clock pass their own.
 
     Attributes
     ----------
     core_tokens : CoreTokens or None
         Set between pipelines only.
     wake : callable or None
-        Called when a step is ready: has a thread look that takes steps besides. Set between pipelines only.
+        Called when a step is ready, to wake a thread that takes steps besides the workers. Set between pipelines only.
     """
 
     def __init__(self, on_error: Callable[[BaseException], object], queue: Callable[[], Any] = SimpleQueue) -> None:
@@ -87,12 +86,12 @@ class ReadySteps:
             self.wake()
 
     def next_step(self) -> Callable[[], object] | None:
-        """Take the first ready task, for the calling thread to run; None if none is ready."""
+        """Take the first ready task for the calling thread to run; return None if none is ready."""
         with self._lock:
             return heappop(self._ready)[2] if self._ready else None
 
     def stop(self) -> None:
-        """Have one worker leave `work`. Nothing may be ready or running."""
+        """Have one worker return from `work`. Nothing may be ready or running."""
         self._tokens.put(False)
 
     def work(self) -> None:
@@ -109,5 +108,5 @@ class ReadySteps:
                         task()
             except BaseException as error:
                 self._on_error(error)
-            # A finished task's arrays must not live until the next one comes.
+            # A finished task must not keep its arrays alive until the next task.
             del task

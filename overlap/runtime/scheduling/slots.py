@@ -1,17 +1,16 @@
-"""Slices in flight: each slot runs its share of the slices, one after another.
+"""Slots, each of which runs its share of the slices one after another.
 
-Slot ``i`` of ``depth`` runs slices ``i``, ``i + depth``, ``i + 2 depth``, ... in this order. The
-assignment is fixed, so the requests a slot posts are a stream that is the same on every rank, and a
-slot starts its next slice the moment the last one ends, without asking the issuing thread. (Giving
-the next unstarted slice to the slot that is free first is the same order when slices await equally often,
-but would make a worker wait for the issuing thread's visit.)
+Slot ``i`` of ``depth`` runs slices ``i``, ``i + depth``, ``i + 2 depth``, ... in this order. The assignment is fixed,
+so a slot posts the same stream of requests on every rank, and begins its next slice as soon as the last one ends,
+without asking the issuing thread. (If instead the first free slot took the next slice, a worker would have to wait for
+the issuing thread's visit.)
 
-Who touches what. A slot that is *running* (from `Waiting.resume` to `Slot.post`, or to a gate) belongs to
-the one thread that advances it; else to the issuing thread. Both changes of hands happen under
-`Job.lock`, so what one has written the other sees, on any Python.
+Ownership. A slot that is *running* (from `Waiting.resume` to `Slot.post`, or to a gate) belongs to the one thread that
+advances it; otherwise to the issuing thread. Both changes of owner happen under `Job.lock`, so each owner sees what the
+one before has written, on any Python.
 
-Draining. A slice that has failed, and every slice of a rank on which one has, goes on with its skeleton:
-it computes nothing and awaits what the other ranks wait for.
+Draining. If a slice has failed, all slices of its rank go on with their skeletons: they compute nothing and await the
+operations that the other ranks wait for.
 """
 
 from __future__ import annotations
@@ -28,36 +27,36 @@ from ..requests.operations import Collective, Operation, Pending, Persistent, St
 from ..requests.requests import Barrier, Parallel, Request, TakeTurn, WaitForSlices
 from .job import Job
 
-END = "end of the slices"  # posted when a slot has no slice left
-AT_BARRIER = "barrier()"  # posted when all slices left in a slot wait at a barrier
-FAILED = "a failed slice"  # posted when a slice failed before the runtime knew what it awaits
-_ENDED = object()  # in place of a request: the slice has ended
+END = "end of the slices"  # posted when a slot has no slices left
+AT_BARRIER = "barrier()"  # posted when all remaining slices of a slot wait at a barrier
+FAILED = "a failed slice"  # posted when a slice has failed before the runtime knows what slices await
+_ENDED = object()  # returned instead of a request when the slice has ended
 _ISSUED = frozenset((Collective, Operation, Persistent, Start, TakeTurn))
 
 
 class Slice:
-    """One slice: its source of requests, and how far it has come.
+    """One slice: its source of requests and its progress.
 
     Attributes
     ----------
     key : object
     ordinal : int
-        Its place in the call; what slice 0 awaits is recorded.
+        The slice's index in the call; what slice 0 awaits is recorded.
     identity : object
-        What its requests know it by: they must not keep it alive.
+        Stands for the slice in its requests, which must not keep the slice alive.
     source : coroutine or None
         ``source.send(answer)`` gives its next request; made by the first step.
     awaited : int
         Operations, turns and barriers posted so far.
     begun : bool
-        The issuing thread has taken the first of its operations or turns.
+        The issuing thread has taken the slice's first operation or turn.
     draining, ended : bool
     error : BaseException or None
-        To be raised from its await, at the next step.
+        To be raised from the slice's await in its next step.
     pending : list of Pending
-        What it has started, in this order.
+        The operations that the slice has started, in this order.
     answer : object
-        What its await gives.
+        The value that the slice's await returns.
     """
 
     __slots__ = (
@@ -87,27 +86,28 @@ class Slice:
 
 
 class Slot:
-    """One slice's place in the pipeline.
+    """Holds one slice in flight, with the slot's buffers.
 
     Attributes
     ----------
     item : Operation, TakeTurn, END, AT_BARRIER, FAILED or None
-        Posted for the issuing thread, until it takes it.
+        Posted for the issuing thread, until that thread takes it.
     gate : WaitForSlices or None
-        What the current slice waits for, while it does.
+        The wait for other slices in which the current slice is.
     operation : Operation, Pending or None
-        What the current slice waits for in MPI, while it does; `since_s` tells since when.
+        The operation for which the current slice waits, since the time `since_s`.
     taken : int
-        Items that the issuing thread has taken.
+        Number of items that the issuing thread has taken.
     known : bool
-        The last item was taken when the program was known already: the slot's slices are held to it.
-        The same on all ranks at the same place, which `Job.skeleton`, read by a worker, is not.
+        The last item was taken after the program had been learned, so the slot's slices are checked against it. Unlike
+        `Job.skeleton`, which a worker may read at any time, this is equal on all ranks at the same position in the
+        issue order.
     over : bool
-        The issuing thread has taken its `END`.
+        The issuing thread has taken the slot's `END`.
     computing_s : float
-        Time that steps of its slices have taken, where workers run them.
+        Time of the steps of the slot's slices that workers have run.
     unchecked : list of (Slice, int, Request or None)
-        What was awaited before it was known: the slice, the position, the request; None is its end.
+        Awaits that were made before the program was learned: slice, position, request (None: the slice's end).
     """
 
     def __init__(self, job: Job, index: int) -> None:
@@ -127,7 +127,7 @@ class Slot:
         self._parked: deque[Slice | int] = deque()
 
     def __str__(self) -> str:
-        """Tell what it waits for in MPI, for the watchdog and the trace."""
+        """Name the operation for which the slot waits, for the watchdog and the trace."""
         operation, current = self.operation, self.current
         if type(operation) is Pending:
             operation = operation.operation
@@ -135,15 +135,15 @@ class Slot:
 
     @property
     def place(self) -> int:
-        """Tell where its next item comes in the issue order."""
+        """Return the position of the slot's next item in the issue order."""
         return self.taken * self._job.depth + self.index
 
     def release_barrier(self) -> None:
-        """All slots are at the barrier: the parked slices go on, in their order."""
+        """Let the parked slices go on, in their order, when all slots have reached the barrier."""
         self._waiting, self._parked = self._parked, self._waiting
 
     def has_parked(self, ordinal: int) -> bool:
-        """Tell whether this slice waits at the barrier."""
+        """Return whether the slice with this index waits at the barrier."""
         return any(isinstance(run, Slice) and run.ordinal == ordinal for run in self._parked)
 
     def drop(self) -> None:
@@ -179,7 +179,7 @@ class Slot:
                 self._parked.append(run)
                 self.current = None
                 if self.resources is not None and self._waiting:
-                    # It would overwrite the parked slice's buffers.
+                    # Another slice in this slot would overwrite the parked slice's buffers.
                     job.fail(
                         run.key,
                         RuntimeError(
@@ -201,7 +201,7 @@ class Slot:
     def post(self, item: Any) -> None:
         """Hand the slot to the issuing thread."""
         job = self._job
-        if job.alone:  # the issuing thread is this one
+        if job.alone:  # this is the issuing thread
             self.item = item
             return
         with job.lock:
@@ -209,7 +209,7 @@ class Slot:
             job.leave(self)
 
     def _next(self) -> Slice | None:
-        """Return the slice to go on with, or None."""
+        """Return the slice that runs next in this slot, or None."""
         while self._waiting:
             run = self._waiting.popleft()
             if not isinstance(run, Slice):
@@ -247,7 +247,7 @@ class Slot:
                 self.computing_s += ended_s - started
                 if job.trace is not None:
                     job.traced(f"slice {text_of(run.key)}", started, ended_s)
-        if steps.dropped is None and job.recorded is None:  # nearly always: nothing can be wrong with it
+        if steps.dropped is None and job.recorded is None:  # the usual case, which needs no further check
             if type(request) in _ISSUED:
                 run.awaited += 1
                 return request
@@ -264,7 +264,7 @@ class Slot:
         return request
 
     def _split(self, request: Parallel) -> bool:
-        """Run the parts of a `Parallel` request; True if they are done on return."""
+        """Run the parts of a `Parallel` request; return True if all of them are done by then."""
         job, run = self._job, self.current
         if not request.parts:
             return True
@@ -290,7 +290,7 @@ class Slot:
         return False
 
     def _part(self, run: Slice, function: Callable[[Any], object], part: Any) -> float:
-        """Run one part; returns the time that it took."""
+        """Run one part and return the time that it took."""
         job = self._job
         started = perf_counter()
         try:
@@ -307,12 +307,12 @@ class Slot:
         return ended - started
 
     def _problem(self, run: Slice, request: Any) -> BaseException | None:
-        """Why the slice cannot go on with this request, or end; None if it can."""
+        """Return why the slice must not await this request, or end; None if it may."""
         kind, ended = type(request), request is _ENDED
         if not run.draining:
             if steps.dropped is not None:
                 return not_awaited(steps.dropped)
-            left = [str(one.operation) for one in run.pending if not one.waited] if ended else ()
+            left = [str(pending.operation) for pending in run.pending if not pending.waited] if ended else ()
             if left:
                 return RuntimeError(
                     "expected a slice to await all operations that it has started, received its end "
@@ -344,7 +344,7 @@ class Slot:
         return None
 
     def _drain(self, run: Slice) -> Any:
-        """Stop computing in this slice; go on with what the other ranks wait for."""
+        """Stop computing in this slice; go on with the requests of its skeleton."""
         if not run.draining:
             _close(run, self._job)
             skeleton = self._job.skeleton
@@ -357,7 +357,7 @@ class Slot:
 
 
 def _close(run: Slice, job: Job) -> None:
-    """End a slice's source early, showing it the error if it was an await that failed."""
+    """End a slice's source early; raise the error in it if one of its awaits has failed."""
     if run.source is None:
         return
     try:
@@ -370,7 +370,7 @@ def _close(run: Slice, job: Job) -> None:
 
 
 def _skip(source: Any, count: int, pending: list[Pending]) -> Generator[Any, Any, None]:
-    """Iterate over what a skeleton posts, without the first `count`; what they started is `pending`."""
+    """Yield what a skeleton awaits, without the first `count` requests, which have started `pending`."""
     answer, started = None, 0
     try:
         while True:
@@ -386,7 +386,7 @@ def _skip(source: Any, count: int, pending: list[Pending]) -> Generator[Any, Any
             else:
                 count -= 1
                 if isinstance(request, Start):
-                    if started == len(pending):  # MPI has refused it, or the slice has awaited something else
+                    if started == len(pending):  # MPI has rejected it, or the slice has awaited something else
                         pending.append(Pending(request.operation, started))
                         pending[-1].done = True
                     answer = pending[started]

@@ -1,13 +1,13 @@
-"""What the ways to wait for MPI share: `Blocking` in `blocking`, `Polling` in `polling`.
+"""`Waiting`: the common part of the ways to wait for MPI, which are `Blocking` and `Polling`.
 
-`Blocking` makes the blocking call; `Polling` keeps several nonblocking calls in flight and looks for completed ones.
-Both serve every placement of the work, which is a matter of two arguments:
+`Blocking` makes the blocking call; `Polling` keeps several nonblocking calls in flight and polls them. Both serve every
+placement of the work, which two arguments select:
 
 * no workers: the issuing thread runs the slices' steps itself, when it has nothing else to do;
-* workers, and `here`: it does so too, and workers run steps beside it;
-* workers alone: the issuing thread is the communicator, which only talks to MPI and sleeps.
+* workers and `here`: the issuing thread does so too, and workers run steps beside it;
+* workers alone: the issuing thread is the communicator thread, which only calls MPI and sleeps.
 
-The MPI calls are the same in all of them, so each rank chooses its placement by itself.
+The MPI calls are the same in all placements, so each rank chooses its own.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from .ready_steps import ReadySteps
     from .slots import Slice, Slot
 
-EVERY = object()  # in a slot's place: the issuing thread waits until no slot runs
+EVERY = object()  # instead of a slot: the issuing thread waits until no slot runs
 
 
 class Waiting:
-    """What the ways to wait share.
+    """Base class of the ways to wait.
 
     Parameters
     ----------
     job : Job
     outstanding : dict
-        What MPI has not finished, to its start; the watchdog reads it.
+        Maps what MPI has not finished yet to its start; the watchdog reads it.
     workers : ReadySteps or None
-        Run the steps; None: the issuing thread does.
+        Run the steps; None: the issuing thread runs them.
     here : bool
         The issuing thread runs steps too; always true without workers.
     limit, polls : int
-        As of `Polling`.
+        See `Polling`.
     host : Host
     guard : Guard or None
-        That of the communicators.
+        The guard of the communicators.
 
     Attributes
     ----------
     naps : bool
-        It sleeps between polls.
+        Whether the issuing thread sleeps between polls.
     stopped : bool
-        The ranks have agreed to stop: slots do not go on.
+        The ranks have agreed to stop, so slots do not go on.
     waited_s : float
         Seconds that the issuing thread has spent in MPI, where it runs all steps itself.
     """
@@ -79,15 +79,16 @@ class Waiting:
         self._here = here
         self._host = host
         self._clock = host.clock
-        self._awaited: Any = None  # the slot whose item is slept for, or `EVERY`; guarded by `Job.lock`
-        self._ready: list[Slot] = []  # slots whose next step is to be run, where no workers take them
+        self._awaited: Any = None  # the slot for which the issuing thread sleeps, or `EVERY`; guarded by `Job.lock`
+        self._ready: list[Slot] = []  # slots with a step to run, if no workers take steps
         self._requests: list[Any] = []  # in flight
-        self._in_flight: list[Any] = []  # who waits for each of them: a `Slot`, or a `Pending`
-        self._pending: list[Pending] = []  # what slices have started and not awaited yet
-        self._wake_event: Any = None  # for who sleeps while workers run steps
-        self._watching = False  # the watchdog was told of what is in flight while this thread had nothing to do
+        self._in_flight: list[Any] = []  # the `Slot` or the `Pending` that waits for each request
+        self._pending: list[Pending] = []  # operations that slices have started and not awaited yet
+        self._wake_event: Any = None  # wakes the issuing thread, which sleeps while workers run steps
+        self._watching = False  # operations in flight are registered with the watchdog, because this thread is idle
         self.waited_s = 0.0
-        # Of a communicator that spins in MPI; a thread that computes as well is a worker's, and has none.
+        # Taken by a communicator thread that spins in MPI. A thread that also computes counts as a worker and takes
+        # none.
         self._token = None if here or workers is None else workers.core_tokens
         if workers is not None:
             self._wake_event = host.make_event()
@@ -99,12 +100,12 @@ class Waiting:
     # ---- steps -------------------------------------------------------------------------------
 
     def posted(self, slot: Slot) -> None:
-        """Note that a worker has left a slot, with `Job.lock` held: wake the issuing thread if it sleeps for that."""
+        """Note, with `Job.lock` held, that a worker has left a slot; wake the issuing thread if it sleeps for that."""
         if self._awaited is slot or (self._awaited is not None and not self._job.running):
             self._wake_event.ring()
 
     def resume(self, slot: Slot) -> None:
-        """Have the slot's next step run; among ready ones the next in the issue order first."""
+        """Have the slot's next step run; of several ready steps the one that is next in the issue order runs first."""
         if self._workers is None:
             self._ready.append(slot)
             return
@@ -115,20 +116,20 @@ class Waiting:
     def take(self, slot: Slot) -> Any:
         """Wait until the slot has an item, and take it.
 
-        If no slot runs and nothing is in flight that a slice awaits, only the slot's own gate keeps it, and nobody is
-        left to open that: a wait that can never end is seen at once.
+        If no slot runs and no slice awaits anything in flight, only the slot's own gate keeps it, and nothing can open
+        the gate any more. So a wait that can never end is detected at once.
         """
         job = self._job
         while True:
-            if slot in self._ready:  # without workers; before a look at MPI, which costs as much as the step
+            if slot in self._ready:  # without workers; run before MPI is polled, which costs as much as the step
                 self._run(slot)
-                if slot.item is not None:  # nobody else is there to guard it from
+                if slot.item is not None:  # without workers no other thread touches the slot
                     item, slot.item = slot.item, None
                     return item
             with job.lock:
                 item, slot.item = slot.item, None
                 self._awaited = None if item is not None else slot
-                # What was started, and is not awaited yet, has no slice go on when it is over.
+                # The completion of operations that are started and not awaited yet does not let any slice go on.
                 never = item is None and self._idle() and len(self._requests) <= len(self._pending)
             if item is not None:
                 return item
@@ -138,12 +139,12 @@ class Waiting:
                 self._poll()
 
     def _never(self, slot: Slot) -> None:
-        """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
+        """Fail a wait that can never end, because no slot runs and nothing is under way in MPI."""
         job = self._job
         with job.lock:
             gate, run = slot.gate, slot.current
             if job.running or (gate is None and job.stopping):
-                return  # a signal handler has failed the job meanwhile, and so opened all gates
+                return  # a signal handler has failed the job meanwhile, which opens all gates
         if gate is None:
             raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
         missing = job.which_ended.find(0, gate.start, gate.stop)
@@ -162,7 +163,7 @@ class Waiting:
         job.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
 
     def _idle(self) -> bool:
-        """Tell whether no step runs, nor is ready to."""
+        """Return whether no step runs and none is ready."""
         return not self._job.running and not self._ready
 
     def quiet(self) -> None:
@@ -178,12 +179,12 @@ class Waiting:
             self._poll()
 
     def _poll(self) -> None:
-        """Let something happen: an operation complete, a step run here, or time pass."""
+        """Make progress: complete an operation, run a step in this thread, or sleep."""
         if not self._collected() and not self._advanced():
             self._pause()
 
     def _advanced(self) -> bool:
-        """Run a step in this thread: of the slot that is waited for, or the next in the issue order; False if none."""
+        """Run a step of the slot waited for, or the next one in the issue order; return False if none is ready."""
         if self._ready:
             self._run(self._awaited if self._awaited in self._ready else min(self._ready, key=lambda slot: slot.place))
             return True
@@ -201,11 +202,11 @@ class Waiting:
         slot.advance()
 
     def _unwatch(self) -> None:
-        """Have the deadline not count the time of a step that runs in this thread."""
+        """Stop the deadline while a step runs in this thread."""
         raise NotImplementedError
 
     def _collected(self) -> bool:
-        """Collect what MPI has completed; False if nothing."""
+        """Collect completed requests; return False if there are none."""
         return False
 
     def _pause(self) -> None:
@@ -215,25 +216,25 @@ class Waiting:
     # ---- operations --------------------------------------------------------------------------
 
     def issue(self, slot: Slot, operation: Operation) -> None:
-        """Make an operation that the slot's slice awaits.
+        """Issue an operation that the slot's slice awaits.
 
         Raises
         ------
         NotIssued
-            As of `issue`.
+            See `host.issue`.
         """
         raise NotImplementedError
 
     def track(self, slot: Slot, operation: Operation, request: Any) -> None:
-        """Take over an operation that has been started."""
+        """Wait, on behalf of the slot, for an operation that has been started."""
         raise NotImplementedError
 
     def wait(self, request: Any, label: object) -> None:
-        """Wait for a request of the library's own."""
+        """Wait for a request of the library itself."""
         raise NotImplementedError
 
     def completed(self, slot: Slot, error: BaseException | None = None) -> None:
-        """Note that an operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
+        """Note that the slot's operation has completed; let its slice go on unless the ranks have agreed to stop."""
         if error is not None:
             slot.current.error = error
             self._failed(slot, error)
@@ -241,7 +242,7 @@ class Waiting:
             self.resume(slot)
 
     def _failed(self, slot: Slot | None, error: BaseException) -> None:
-        """Note that MPI has failed what a slot waits for, or raise `RankLost`: then nothing can be issued any more."""
+        """Note that a slot's operation has failed in MPI; raise `RankLost` if a rank is lost: no job can go on then."""
         if self._guard is not None and (lost := self._guard.loss(error, "a pipeline" if slot is None else str(slot))):
             raise lost from error
         self._job.fail(None if slot is None else slot.current.key, error)
@@ -256,13 +257,13 @@ class Waiting:
                 self._finish(pending)
 
     def start(self, slot: Slot, operation: Operation) -> None:
-        """Start an operation that is awaited later; `NotIssued` as of `issue`."""
+        """Start an operation that is awaited later; raise `NotIssued` as `issue` does."""
         request = self._started(slot, operation)
         if request is not None:
             self.track_pending(slot, operation, request)
 
     def _started(self, slot: Slot, operation: Operation) -> Any:
-        """Start an operation; returns its request, or None if it is over already."""
+        """Start an operation; return its request, or None if it has completed already."""
         if type(operation) is Persistent:
             self.wait_unused(operation)
         slot.operation = operation
@@ -281,7 +282,7 @@ class Waiting:
         return request
 
     def track_pending(self, slot: Slot, operation: Operation, request: Any) -> None:
-        """Take over an operation that has been started, to be awaited later; its slice goes on."""
+        """Keep an operation that has been started, to be awaited later; its slice goes on."""
         run = slot.current
         pending = run.answer = Pending(operation, len(run.pending))
         pending.request = request
@@ -289,18 +290,18 @@ class Waiting:
         self.completed(slot)
 
     def _keep(self, run: Slice, pending: Pending) -> None:
-        """Keep what a slice has started, until it is over."""
+        """Keep an operation that a slice has started until it has completed."""
         run.pending.append(pending)
         self._pending.append(pending)
 
     def wait_pending(self, slot: Slot, pending: Pending) -> None:
-        """Have a slice await what it has started."""
+        """Have a slice await an operation that it has started."""
         slot.operation = pending
         self._finish(pending)
         self.completed(slot, pending.error)
 
     def _finish(self, pending: Pending) -> None:
-        """Wait until what a slice has started is over."""
+        """Wait until an operation that a slice has started has completed."""
         if not pending.done:
             try:
                 self.wait(pending.request, str(pending))
@@ -313,7 +314,7 @@ class Waiting:
         self._pending.remove(pending)
 
     def forgotten(self) -> bool:
-        """Tell whether messages are under way that no slice waits for, and that may never meet their other half."""
+        """Return whether messages are under way for which no slice waits and which no rank may ever receive or send."""
         return bool(self._pending) and any(
             is_receive(pending.operation) or is_send(pending.operation)
             for pending in self._pending
@@ -326,34 +327,34 @@ class Waiting:
             self._finish(pending)
 
     def abandon(self) -> list[Any]:
-        """Give up what is in flight and may never end; returns the requests of it that go on."""
+        """Cancel requests in flight that may never complete; return those that cannot be cancelled."""
         left: list[Any] = []
         for pending in tuple(self._pending):
             if is_receive(pending.operation):
-                pending.request.Cancel()  # then it ends
+                pending.request.Cancel()  # then it completes
             elif is_send(pending.operation):
-                left.append(pending.request)  # it reads its buffer only, and keeps it alive
+                left.append(pending.request)  # the send only reads its buffer, which the request keeps alive
                 self._over(pending)
         self.finish()
         return left
 
-    def let_go(self) -> list[Any]:
-        """Forget what is in flight, and never ends as a rank is lost; returns the requests."""
+    def forget(self) -> list[Any]:
+        """Forget and return the requests in flight, which never complete because a rank is lost."""
         left = [*self._requests, *(pending.request for pending in self._pending if pending.request is not None)]
         self._requests.clear()
         self._pending.clear()
         return left
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
-        """Reduce an array over all ranks, in place: the library's own agreements."""
+        """Reduce an array over all ranks, in place, for the library's own agreements."""
         raise NotImplementedError
 
     def watched(self, label: object) -> _Wait:
-        """Have the watchdog watch what is done meanwhile: a ``with`` block."""
+        """Return a ``with`` block that the watchdog watches."""
         return _Wait(self, label)
 
     def _end(self, label: object, started: float, ended: float) -> None:
-        """Note that MPI has finished with something: the watchdog forgets it, a trace keeps it."""
+        """Note that an operation has ended: remove it from the watchdog and add it to the trace."""
         self._outstanding.pop(label, None)
         if self._job.trace is not None:
             self._trace(label, started, ended)
@@ -365,7 +366,7 @@ class Waiting:
 
 
 class _Wait:
-    """The time in which MPI is waited for: a ``with`` block. A thread that spins in MPI takes a core token for it."""
+    """A ``with`` block in which MPI is waited for; a thread that spins in MPI holds a core token meanwhile."""
 
     __slots__ = ("_label", "_started", "_waiting")
 

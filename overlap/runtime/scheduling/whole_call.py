@@ -1,10 +1,10 @@
-"""Whole calls: short ones that do the same every time, which compiled code makes.
+"""Whole calls: short calls of a pipeline that are always the same, made by compiled code.
 
-To find out anew what such a call does would take longer than to do it. On the wire it is the pipeline's call: the same
-header, operations and agreement, so other ranks may have come to it through their pipeline. Compiled code
-(`overlap.fft.engine.compiled_call`) does all of it as long as all goes well. It shares two arrays of words with this
-module: the MPI library's functions and handles, and the state of the call. Where it stops, this module goes on: it
-issues what the other ranks still wait for, and agrees with them on an error.
+Interpreting the steps of such a call would take longer than the steps themselves. The ranks exchange the same messages
+as in the pipeline's call (header, operations, agreement), so another rank may make the call through its pipeline. As
+long as nothing fails, compiled code (`overlap.fft.engine.compiled_call`) does everything. It shares two arrays of words
+with this module: the MPI library's functions and handles, and the state of the call. If it stops early, this module
+issues the operations for which the other ranks still wait, and agrees with them on an error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from .job import Job
     from .waiting import Waiting
 
-# Words of a state.
+# Words of the state.
 BUSY, AGREES, PHASE, SINCE, STEP, STARTED, CODE, BEGAN, WAITED, ENDED, REQUEST = range(11)
 NUMBERS, SUMS, CLOCK, FLAG = 11, 14, 17, 19  # three of a header; three of an agreement; two; MPI's status
-STAMPS = 32  # where the times stand at which the rows have ended; 0: nobody wants to know
-OUTCOME = 33  # how it has ended
-LOADS, WORDS = 34, 36  # where two loads stand, in which a call that ends well is counted
-IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, or for what was issued
-# Words of a table of MPI: functions, handles, and whether exchanges are started and polled for; where the state of the
-# ranks' meeting is, 0 if they have no board, and what is written there at the beginning and at the end.
+STAMPS = 32  # address of the times at which the rows have ended; 0: no trace
+OUTCOME = 33  # how the call has ended
+LOADS, WORDS = 34, 36  # addresses of two loads, which count a call that ends without an error
+IDLE, ENTERING, WAITING = range(3)  # phases: no wait for MPI, at the header, for an operation
+# Words of the table of MPI: functions, handles, whether exchanges are nonblocking and polled, the address of the
+# rendezvous' state (0: no board), and the numbers reduced at the beginning and at the end.
 (
     ALLREDUCE,
     IALLREDUCE,
@@ -57,14 +57,14 @@ IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, o
     IPROBE,
     ANY_SOURCE,
     ANY_TAG,
-    MEETING,
+    RENDEZVOUS,
     HEADER_WORD,
     AGREEMENT_WORD,
-    TOLD,  # six words: three of the header, three of the agreement
+    REDUCED,  # six words: three of the header, three of the agreement
 ) = range(19)
-# How a call has ended: well; another thread is in it; the header tells that some rank is not well, or wants something
-# else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else. Or the
-# other ranks know what has failed.
+# How a call has ended: without an error; another thread is in it; according to the header some rank has failed or makes
+# another call; MPI has rejected an operation; according to the agreement some rank has failed or has issued other
+# operations; or the other ranks know already what has failed.
 OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED, CONCLUDED = range(6)
 UNFINISHED = UNLIKE, REFUSED, FAILED
 HOT_NS = int(HOT_S * 1e9)
@@ -72,7 +72,7 @@ SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_S
 
 
 class WholeCall:
-    """One call, which can be made again and again.
+    """A whole call, which can be made any number of times.
 
     Parameters
     ----------
@@ -81,20 +81,20 @@ class WholeCall:
     header : Header or None
         None: there are no other ranks.
     operations : sequence of (int, object, Operation)
-        What is issued: each with the number of its step and its slice, on buffers of its own.
+        The operations to issue, each with the index of its step and its slice, on buffers of its own.
     wait : str
         ``"poll"``: nonblocking MPI calls; else blocking ones.
     loads : tuple of Load
-        Count it when it has ended well: that of the pipeline, and that of the runtime.
+        The loads of the pipeline and of the runtime, which count the call if it ends without an error.
     traced : sequence of (str, str), optional
-        The kind and label of every row: their times are wanted.
+        The kind and label of every row, to be traced.
 
     Attributes
     ----------
     mpi, state : ndarray of int64
         For compiled code.
     kept : object
-        What MPI reads, besides.
+        Keeps alive what MPI reads.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class WholeCall:
         self._operations, self.wait = operations, wait
         self.header = header
         self.kept: Any = None
-        self._words = array("q", bytes(8 * WORDS))  # Python reads single words of it much faster than of an ndarray
+        # An array beside the ndarray, because Python reads single words of it much faster.
+        self._words = array("q", bytes(8 * WORDS))
         self.state = np.frombuffer(self._words, np.int64)
         self._loads = loads
         for place, load in enumerate(loads, LOADS):
@@ -130,12 +131,12 @@ class WholeCall:
 
     @property
     def numbers(self) -> list[int]:
-        """Tell what the header has reduced them to.
+        """Return the numbers to which the header has reduced those of all ranks.
 
         Raises
         ------
         MPI.Exception
-            MPI could not.
+            The reduction has failed.
         """
         if self.state[PHASE] == ENTERING:
             self.state[PHASE] = IDLE
@@ -144,7 +145,7 @@ class WholeCall:
         return list(map(int, self.state[NUMBERS:SUMS]))
 
     def conclude(self, job: Job, waiting: Waiting) -> Exception | None:
-        """Go on where compiled code has stopped: issue what the other ranks wait for, and agree on an error with them.
+        """Issue the operations that the other ranks wait for after compiled code has stopped, and agree on an error.
 
         Parameters
         ----------
@@ -167,20 +168,21 @@ class WholeCall:
         return self._executor.conclude(job, waiting, agreements, agreements.judged(sums, agreements.issued))
 
     def _refused(self, job: Job, waiting: Waiting, error: MPI.Exception) -> None:
-        """MPI has refused the operation of a step: issue it, unless MPI had it, and those that follow."""
+        """Issue the operations from the rejected one on, which is left out if MPI may have sent it."""
         step, begun = int(self.state[STEP]), bool(self.state[STARTED])
         left = [(key, operation) for number, key, operation in self._operations if number >= step]
         guard = self._coordinator.guard
         if guard is not None and (lost := guard.loss(error, label_of(*left[0][::-1]) if left else AGREEMENT)):
             raise lost from error
         if not left:
-            raise error  # the agreement itself
+            raise error  # the agreement itself has failed
         job.issued = len(self._operations) - len(left)
         job.fail(left[0][0], error)
         if begun or error.Get_error_class() not in ARGUMENT_ERRORS:
             left = left[1:]
         for key, operation in left:
-            problem, blocking = None, self.wait != "poll"  # as the other ranks do: the two kinds do not match
+            # As on the other ranks: blocking and nonblocking collectives do not match each other.
+            problem, blocking = None, self.wait != "poll"
             try:
                 with waiting.watched(label := label_of(operation, key)):
                     problem = issue(operation, blocking)
@@ -193,7 +195,7 @@ class WholeCall:
                 job.fail(key, problem)
 
     def _noted(self, waiting: Any) -> Agreements:
-        """Agreements that know what the call issues."""
+        """Make `Agreements` in which the call's operations are noted."""
         agreements = Agreements(self._executor.coordinator, waiting, self._executor.rendezvous)
         for _, _, operation in self._operations:
             agreements.note(operation)
@@ -201,7 +203,7 @@ class WholeCall:
 
     @property
     def outcome(self) -> int:
-        """Tell how the last call has ended: OVER, ..."""
+        """Return how the last call has ended: OVER, ..."""
         return self._words[OUTCOME]
 
     @outcome.setter
@@ -209,14 +211,14 @@ class WholeCall:
         self._words[OUTCOME] = outcome
 
     def spans(self) -> Iterator[tuple[str, str, float, float]]:
-        """Yield what the last call has done: kind, label, start and end in seconds."""
+        """Yield the spans of the last call: kind, label, start and end in seconds."""
         started = self._words[BEGAN]
         for (kind, label), ended in zip(self._traced or (), self._stamps if self._traced else ()):
             yield kind, label, started * 1e-9, ended * 1e-9
             started = ended
 
     def under_way(self) -> tuple[bool, str, float] | None:
-        """Tell the watchdog whether it waits at the header of a public call, for what, and since when.
+        """Return, for the watchdog, whether the call waits at a header, for what it waits, and since when.
 
         None: it does not wait.
         """
@@ -231,7 +233,7 @@ class WholeCall:
 
 
 def _table(rendezvous: Rendezvous, polls: bool, numbers: Sequence[int], sums: Sequence[int]) -> np.ndarray:
-    """List the MPI library's functions and handles as words, and what is told at a meeting."""
+    """Return the table of MPI: its functions and handles as words, and the numbers that are reduced."""
     words = [
         *map(mpi_function, ("Allreduce", "Iallreduce", "Alltoallv", "Ialltoallv", "Test")),
         *map(handle_of, (rendezvous.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),

@@ -1,16 +1,16 @@
-"""How the kernel shares a core between a worker and a communicator that naps on it.
+"""How the kernel shares a core between a worker and a communicator thread that sleeps between polls.
 
-A communicator that wakes on a core where a worker computes waits until the worker's time slice ends,
-3 ms by default on Linux: longer than a whole exchange, and the link idles meanwhile. Two things
-shorten that, neither needs a privilege, each applies to the calling thread only:
+If a communicator thread wakes on a core where a worker computes, it waits until the worker's time slice ends, 3 ms by
+default on Linux. That is longer than a whole exchange, and the link is idle meanwhile. Two settings of the calling
+thread, neither of which needs a privilege, shorten the wait:
 
 * a lower priority of the workers (`be_nice`);
 * shorter time slices for the communicator (`take_short_slices`, Linux 6.12 or newer): the scheduler
   lets a thread that asks for less run sooner.
 
-Sleeps last as long as the kernel's timer slack allows, 50 us by default, as long as an exchange: a
-communicator that polls asks for the least (`set_exact_timers`). One that blocks does not: an MPI library that
-is told to sleep while it waits would sleep for no time then, and burn the core it means to give away.
+The kernel may prolong a sleep by its timer slack, 50 us by default, which is as long as an exchange. So a communicator
+thread that polls asks for the smallest slack (`set_exact_timers`). One that blocks does not, because an MPI library
+that is configured to sleep while it waits would then sleep for 0 s and keep the core busy.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # struct sched_attr up to its utilis
 
 
 def be_nice(increment: int) -> None:
-    """Lower the calling thread's priority; elsewhere than on Linux nothing happens."""
+    """Lower the calling thread's priority; do nothing on other systems than Linux."""
     if increment and sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
 
 
 def take_short_slices() -> None:
-    """Ask for short time slices for the calling thread, where Linux knows them."""
+    """Ask for short time slices for the calling thread, if the kernel supports them."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
@@ -46,6 +46,6 @@ def take_short_slices() -> None:
 
 
 def set_exact_timers(exact: bool) -> None:
-    """Let the calling thread's sleeps end on time, or as late as the kernel allows by default."""
+    """Let the calling thread's sleeps end on time if `exact`, else within the default slack."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, int(exact), 0, 0, 0)  # 0: the default

@@ -1,9 +1,9 @@
-"""A runtime's threads, which run the jobs of its pipelines: the calling one, the communicator and the workers.
+"""A runtime's threads, which run the jobs of its pipelines: the calling thread, the communicator and the workers.
 
-The latter are started when a pipeline first needs them.
+The communicator thread and the workers are started when a pipeline first needs them.
 
-They refer to their queues and to what they work on, and to no `Runtime`: one that nobody holds any
-more is collected, and `Threads.stop` ends them.
+They refer to their queues and to what they work on, but not to the `Runtime`. So a runtime that is not referenced any
+more is garbage-collected, and `Threads.stop` ends its threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Threads:
     ----------
     coordinator : Coordinator
     executor : Executor
-        Issues what the jobs await.
+        Issues the operations of the jobs.
     workers : int
     nice : int
         Nice value added to the workers; see `Workers`.
@@ -84,20 +84,20 @@ class Threads:
     def run(
         self, job: Job, waiting: Waiting, placement: str, run: Callable[[], Exception | None] | None = None
     ) -> float:
-        """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
+        """Run one job to its end, by `run` if it is given; raise the error on which all ranks have agreed.
 
-        Returns the time of its computing.
+        Returns the job's computing time in seconds.
         """
-        coordinator, signals, here = self.coordinator, held_signals(), placement != COMMUNICATOR_THREAD
-        failed_before = signals.fail(job)  # what a signal's handler raises from now on fails the job
-        coordinator.running = True  # nobody else may talk
+        coordinator, signals, issues_here = self.coordinator, held_signals(), placement != COMMUNICATOR_THREAD
+        failed_before = signals.fail(job)  # from now on an exception of a signal handler fails the job
+        coordinator.running = True  # no other thread may call MPI
         try:
             if run is not None:
                 error = run()
             else:
-                error = self.executor.run(job, waiting) if here else self._communicated(job, waiting)
+                error = self.executor.run(job, waiting) if issues_here else self._communicated(job, waiting)
         except BaseException as broken:
-            if here and not isinstance(broken, RankLost):  # the other ranks go on
+            if issues_here and not isinstance(broken, RankLost):  # the other ranks would wait for ever
                 abort_on(broken)
             raise
         finally:
@@ -116,13 +116,13 @@ class Threads:
         if isinstance(error, RankLost):
             raise error
         if isinstance(error, SliceError) and not job.failed_itself:
-            cause = None  # what has failed here, if anything, came of what failed there, or in another slice
+            cause = None  # the failure here, if any, is a consequence of the first one
         raise error from cause
 
     def _communicated(self, job: Job, waiting: Waiting) -> Exception | None:
-        """Run a job to its end on the communicator thread; returns the error of all ranks or None.
+        """Run a job to its end on the communicator thread; return the error of all ranks or None.
 
-        The job ends first, whatever is raised in the calling thread meanwhile.
+        An exception raised in the calling thread meanwhile is raised after the job has ended.
         """
         outcome: list[Any] = []
         done = WakeEvent()
@@ -130,7 +130,7 @@ class Threads:
         raised: BaseException | None = None
         while not outcome:
             try:
-                # A signal just before the sleep does not end it: look now and then.
+                # A signal that arrives just before the sleep does not end it, so sleep for a short time only.
                 done.sleep(SIGNAL_LATENCY_S)
             except BaseException as error:
                 raised = error if raised is None else raised
@@ -171,7 +171,7 @@ def _communicate(jobs: SimpleQueue[Any], executor: Executor) -> None:
             error = lost
         except BaseException as problem:
             abort_on(problem)
-        del work, job, waiting  # nothing is held any more when the caller goes on
+        del work, job, waiting  # keep nothing alive when the caller goes on
         outcome.append(error)
         done.ring()
         del outcome, done, error

@@ -1,4 +1,4 @@
-"""The worker pool: N threads that take the next ready step, whoever is free; and the pools of libraries."""
+"""The worker pool, N threads that take the next ready step when they are free; limits of other libraries' pools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Workers(ReadySteps):
         worker shares with the communicator, a lower priority lets the communicator in at once when
         it wakes, and takes nothing from the worker while it sleeps.
     on_error : callable
-        As of `ReadySteps`.
+        See `ReadySteps`.
     """
 
     def __init__(self, indices: range, nice: int, on_error: Callable[[BaseException], object]) -> None:
@@ -53,7 +53,7 @@ class Workers(ReadySteps):
     def _run(self, index: int, nice: int) -> None:
         here.index = index
         be_nice(nice)
-        # OpenMP keeps its thread count per thread; it ends with this one.
+        # OpenMP keeps a thread count for each thread; this one is lost when the thread ends.
         threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
         self.work()
 
@@ -63,7 +63,7 @@ class Workers(ReadySteps):
 _pools_lock = threading.Lock()
 _pools_users = 0
 _pools_limit: Any = None
-_pools_known: tuple[int, Any] = (-1, None)  # modules when they were looked for, and what finds them
+_pools_known: tuple[int, Any] = (-1, None)  # number of modules at the last search, and the search's result
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def single_threaded_pools() -> Iterator[None]:
 
 
 def _pools() -> Any:
-    """Return the pools of all libraries that are loaded, looked for again when there are other modules."""
+    """Return the thread pools of all loaded libraries; search again if modules have been imported."""
     global _pools_known
     if _pools_known[0] != len(sys.modules):
         _pools_known = len(sys.modules), threadpoolctl.ThreadpoolController()
