@@ -8,21 +8,21 @@ An indented line is a part of the folder above it: it comes below the folder's m
     files           files that are written whole or not at all
     transactions    files that are changed wholly or not at all
     renamed         names that have changed, and arguments that have gone
-    masks           masked arrays, which are refused
-    uncopied        what can be neither copied nor pickled
+    masks           masked arrays, which are rejected
+    uncopied        objects that can be neither copied nor pickled
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
-    lowlevel        what compiled code does with addresses: loads, stores, tables of copies, calls of the MPI library
-    interrupts      signals held while work is under way that must not be torn
-    abort           the end of a job that cannot go on, with all stacks
+    lowlevel        operations of compiled code on addresses: loads, stores, tables of copies, calls of the MPI library
+    interrupts      signals held back while a call of the library is under way
+    abort           ending a job that cannot go on, with all stacks
     losses          lost ranks: how they are detected, and how the survivors go on
-    failures        failures of one rank, how the others are notified and raise them; bounded waits
+    failures        failures of one rank, and how the others are notified and raise them; bounded waits
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
-    runtime         slice programs: pipelines of them, and what was traced
+    runtime         slice programs: pipelines and traces
       trace         what every thread did, and when
       load          how long a rank computes, and how long it waits
-      requests      what slices await, and how ranks agree on it
-      coordinator   where all ranks meet: headers, deadlines, communicators
+      requests      requests that slices await, and the agreement of ranks on them
+      coordinator   collectives of the library: headers, deadlines, communicators
       scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
@@ -31,20 +31,20 @@ An indented line is a part of the folder above it: it comes below the folder's m
     timing          expected times: formulas, all-to-alls, simulated ranks
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
-    fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and the transforms they are made of
-      engine        what a plan runs on: FFTW, packing, the order of its tasks
-      planning      which settings a plan runs with: search, grids of ranks, tuning files
-    compat          other libraries' names and arguments, on the transforms of this one
-    tools           what the command `overlap` is made of
+    fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and their transforms
+      engine        the engine of all plans: FFTW, packing, the order of tasks
+      planning      the settings of plans: search, grids of ranks, tuning files
+    compat          other libraries' interfaces, on the transforms of this one
+    tools           the parts of the command `overlap`
       signals       signals that end a command
       picture       writing matplotlib's figures
       timeline      what every thread did: Chrome files, pictures, numbers
-      slow          ranks that have a part of their core only
+      slow          ranks that get only a part of their core
       segments      shared memory that dead jobs have left
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
       options       options that several commands share
-      cache         what plans remember of earlier ones
+      cache         settings that earlier plans have left for later ones
       bench         measurements and their reports
       scale         strong scaling: matrices of measurements, job scripts, figures
       predict       tables of the formulas and of simulations
@@ -68,7 +68,7 @@ from .errors import (
     ThreadLevelError,
 )
 
-if TYPE_CHECKING:  # what `__getattr__` finds at run time
+if TYPE_CHECKING:  # names that `__getattr__` imports at run time
     __version__: str
     from .arrays import Blocks as Blocks
     from .arrays import DistArray as DistArray
@@ -137,9 +137,9 @@ __all__ = [
 
 
 def _found_later(name: str) -> Any:
-    """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
+    """Import a name that needs MPI when it is first used, because importing mpi4py starts MPI."""
     if name == "__version__":
-        from importlib import metadata  # takes longer than all else here
+        from importlib import metadata  # takes longer than everything else here
 
         return metadata.version("overlap-mpi")
     if name not in _LAYER_OF:
@@ -148,7 +148,7 @@ def _found_later(name: str) -> Any:
     return value
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that exists
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
     __getattr__ = _found_later
 
 

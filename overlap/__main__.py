@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command of this process's arguments; returns its exit status."""
+    """Run the command given by this process's arguments; return its exit status."""
     from .tools import launch, signals
 
     signals.send_dropped_again()
@@ -16,7 +16,7 @@ def main() -> int:
     import mpi4py
 
     if not launch.under_mpi():
-        mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI
+        mpi4py.rc.initialize = False  # the command starts ranks or needs none, and a login node may not allow MPI
     from .tools import cli
 
     return cli.main()

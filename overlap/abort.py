@@ -1,4 +1,4 @@
-"""Ending the job where nothing can be agreed on with the other ranks any more."""
+"""Ending the job when the ranks cannot agree on an error any more."""
 
 import faulthandler
 import os
@@ -13,14 +13,14 @@ from mpi4py import MPI
 
 ABORT_GRACE_S = 5.0
 MPI_GRACE_S = 2.0  # for MPI's own abort, which does not always return
-PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it kills the job
+PRINT_GRACE_S = 0.3  # for the launcher to forward the output before it kills the job
 EXIT_STATUS = 75
 
 
 def abort(reason: str, others_s: float = 0.0) -> None:
-    """End the job: nothing can be agreed on with the other ranks any more.
+    """End the job, because the ranks cannot agree on an error any more.
 
-    Those that wait for the same have `others_s` seconds to find that as well, and to print their stacks.
+    Other ranks that wait for the same event have `others_s` seconds to detect that, too, and to print their stacks.
     """
     faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     report = (
@@ -39,9 +39,9 @@ def abort(reason: str, others_s: float = 0.0) -> None:
 def limited_to(seconds: float, what: str) -> Iterator[None]:
     """Have a ``with`` block end within `seconds`, or abort the job with a message that names `what`.
 
-    A thread of Python prints the stacks, holding the interpreter's lock. The timer of `faulthandler`
-    does not: the frames that it reads change meanwhile, which can crash it. So it is armed to strike
-    later, for code that never gives the lock back.
+    A Python thread prints the stacks while it holds the interpreter's lock. The timer of `faulthandler` does not hold
+    the lock: the frames that it reads change meanwhile, which can crash it. So that timer is armed for a later time, in
+    case other code never releases the lock.
     """
     timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
     timer.daemon = True
@@ -62,7 +62,7 @@ def _stacks() -> str:
             faulthandler.dump_traceback(file=file, all_threads=True)
             file.seek(0)
             return file.read().decode(errors="replace")
-    except OSError as error:  # the stacks come when the grace has run out
+    except OSError as error:  # `faulthandler` prints the stacks when the grace has run out
         return f"(no stacks: {error})\n"
 
 

@@ -1,18 +1,17 @@
-"""Compiled functions: numba's `njit` without the GIL, with a cache that every installation and job survives.
+"""Compiled functions: numba's `njit` without the GIL, with a cache that works in every installation and job.
 
-Compiling takes seconds, so what is compiled is kept in files: in ``__pycache__`` beside the source, else in
-the user's cache folder, or in ``NUMBA_CACHE_DIR``. numba's own cache has four ways to fail that a library
-cannot accept; this one does not.
+Compiling takes seconds, so compiled code is kept in files: in ``__pycache__`` beside the source, else in the user's
+cache folder, or in ``NUMBA_CACHE_DIR``. numba's own cache fails in four situations, which a library cannot accept:
 
-* Where no folder can be written to, numba refuses to decorate the function, and a full disk ends the call.
-  Here the function is compiled in memory.
-* Ranks that compile different signatures of a function at once write to the same numbered file, and one may
-  run the other's code. Here the name of a file is a digest of all that its content depends on: two ranks
-  write the same name only to write the same code, and a file appears whole or not at all.
-* Ranks that start together all compile the same. Here one does so, and the others wait for its file, for some seconds
-  at most.
-* numba notices a change of the function's own file only. Here the digest covers every module with compiled
-  code that the function's module has names from, and the numbers that these modules hold.
+* If no folder can be written to, numba refuses to decorate the function; if the disk is full, the call fails. Here the
+  function is compiled in memory.
+* If ranks compile different signatures of a function at once, they write to the same numbered file, and one may run the
+  other's code. Here the name of a file is a digest of everything that its content depends on: two ranks write to the
+  same name only if they write the same code, and a file appears whole or not at all.
+* If ranks start together, all of them compile the same functions. Here one rank does so, and the others wait up to some
+  seconds for its file.
+* numba detects changes of the function's own file only. Here the digest covers every module with compiled code from
+  which the function's module has names, and the numbers in these modules.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from numba.extending import intrinsic as _intrinsic
 from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
-_TURN_S = 30.0  # for another process to compile what this one wants
-_others_come = True  # until this process has once waited without success: from then on it waits for no other
+_TURN_S = 30.0  # for another process to compile a function that this one needs
+_others_come = True  # after one wait without success this process waits no more
 _LOOK_S = 0.005
 _DIGEST_NBYTES = 32  # of SHA-256
 
 Compilation = tuple[Any, Callable[..., Any]]
-"""What an intrinsic gives numba: its signature, and what writes its code."""
+"""The result of an intrinsic: its signature, and the function that writes its code."""
 
-intrinsic: Any = _intrinsic  # whose type has one argument more than compiled code gives: the context of typing
+intrinsic: Any = _intrinsic  # untyped: compiled code omits the first argument, the typing context
 
 
 def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -62,10 +61,10 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Parameters
     ----------
     function : callable, optional
-        Without it a decorator is returned.
+        If it is not given, a decorator is returned.
     **options
-        As `numba.njit` takes them. The defaults are ``nogil=True`` and ``error_model="numpy"``; without the latter,
-        checks of divisors prevent the vectorisation of loops.
+        Options of `numba.njit`. The defaults are ``nogil=True`` and ``error_model="numpy"``; without the latter, checks
+        of divisors prevent the vectorisation of loops.
 
     Returns
     -------
@@ -95,7 +94,7 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def _without_constants(get_call_template: Callable[..., Any]) -> Callable[..., Any]:
-    """Let compiled code call a function by the types of constants, for each of which numba would compile it again."""
+    """Type constants in calls by their types, so that numba does not compile a function anew for each constant."""
 
     def of_types(args: Any, kws: Any) -> Any:
         return get_call_template(
@@ -106,15 +105,14 @@ def _without_constants(get_call_template: Callable[..., Any]) -> Callable[..., A
 
 
 class CFunction:
-    """A C function of some signature for compiled code, compiled when its address is asked for, and kept in files as
-    well.
+    """A C function for compiled code. It is compiled when its address is first used, and kept in files, too.
 
     Parameters
     ----------
     function : callable
     signature : numba signature
     **options
-        As `njit` takes them.
+        Options of `njit`.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any, **options: Any) -> None:
@@ -125,7 +123,7 @@ class CFunction:
 
     @property
     def address(self) -> int:
-        """Address of the function."""
+        """Return the address of the function."""
         with self._lock:
             if self._compiled is None:
                 made: Any = CFunc(self._function, normalize_signature(self._signature), {}, self._options)
@@ -138,7 +136,7 @@ class CFunction:
 
 
 class _Cache(FunctionCache):
-    """numba's cache of a function, with other files."""
+    """numba's cache of a function, with `_CodeFiles` as its files."""
 
     def __init__(self, function: Callable[..., Any], options: Any) -> None:
         super().__init__(function)
@@ -147,7 +145,7 @@ class _Cache(FunctionCache):
         )
 
     def in_turn(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that compiles, and that ends its turns even if compiling fails."""
+        """Return a function that compiles and then releases its file locks, even if compiling fails."""
 
         def compiled(*args: Any) -> Any:
             # numba's own lock ends before the turns do: two threads would close each other's files.
@@ -173,7 +171,7 @@ class _CodeFiles:
         self._function = function
         self._options = options
         self._source: str | None = None
-        self._turns: dict[Path, int] = {}  # open files, locked while this process compiles what others wait for
+        self._turns: dict[Path, int] = {}  # open files, locked while this process compiles code that others wait for
 
     def load(self, key: Iterable[object]) -> Any:
         path = self._path(key)
@@ -185,7 +183,7 @@ class _CodeFiles:
         return code
 
     def _take_turn(self, path: Path) -> bool:
-        """Wait while another process compiles the same; returns whether it did."""
+        """Wait while another process compiles the same code; return whether one did."""
         global _others_come
         waited = False
         if not _others_come or path in self._turns:
@@ -196,12 +194,12 @@ class _CodeFiles:
             end_s = monotonic() + _TURN_S
             while _others_come and not _locked(turn):
                 waited = True
-                _others_come = monotonic() < end_s  # else the other process was stopped, or is slow
+                _others_come = monotonic() < end_s  # if not, the other process has been stopped or is slow
                 sleep(_LOOK_S)
         return waited
 
     def end_turns(self) -> None:
-        """Let other processes compile, or load, what this one has compiled, or has failed to compile."""
+        """Release the locks, so that other processes load the code or, if compiling has failed here, compile it."""
         for path, turn in self._turns.items():
             path.with_suffix(".turn").unlink(missing_ok=True)
             os.close(turn)
@@ -222,7 +220,7 @@ class _CodeFiles:
             path.unlink(missing_ok=True)
 
     def _path(self, key: Iterable[object]) -> Path | None:
-        """Return the file for a signature; None where the text of a type is good in this process only."""
+        """Return the file for a signature; None if the text of a type is valid in this process only."""
         text = repr([str(part) for part in key])
         if " at 0x" in text:
             return None
@@ -240,7 +238,7 @@ def _locked(turn: int) -> bool:
 
 
 def _code_of(path: Path) -> Any:
-    """Load code from a file; None: there is none, or it was damaged."""
+    """Load code from a file; return None if there is no such file or if it is damaged."""
     with suppress(Exception):
         content = files.read(path, _LIMIT_NBYTES)
         digest, code = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
@@ -254,7 +252,7 @@ def _digest(data: bytes) -> str:
 
 
 def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
-    """Digest of all that the code of a function depends on, besides its signature and processor."""
+    """Return a digest of everything that the code of a function depends on, except signature and processor."""
     parts = [numba.__version__, llvmlite.__version__, sys.version, repr(options)]
     for name, module in sorted(_modules_of_code(function).items()):
         path = getattr(module, "__file__", None)

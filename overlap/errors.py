@@ -30,9 +30,9 @@ class InputError(OverlapError, ValueError):
 class RankError(OverlapError, RuntimeError):
     """Something failed on one rank; every rank raises this with the same message.
 
-    A constructor or planning raises it when an exception on one rank, other than an `InputError`,
-    ends it on all. On the rank where it was raised, the original exception is the cause. The next call raises it where
-    an exception has ended the ``with`` block, or the process, of another rank.
+    If an exception other than an `InputError` ends a constructor or planning on one rank, it ends on all ranks by this.
+    On the rank where it was raised, the original exception is the cause. The next call raises it where an exception has
+    ended the ``with`` block, or the process, of another rank.
 
     Attributes
     ----------
@@ -93,15 +93,15 @@ class SliceError(RankError):
 class RankLost(OverlapError, RuntimeError):
     """Processes have ended in the middle of the job; every survivor raises this, and can go on without them.
 
-    Raised where the runtime was made with ``on_loss="raise"``. A call may have ended on some ranks and raise on others:
-    results since the last step that all survivors have are to be computed anew.
+    Raised if the runtime was made with ``on_loss="raise"``. A call may have completed on some ranks and raise on
+    others, so compute anew all results since the last step that all survivors have.
 
     Attributes
     ----------
     ranks : tuple of int
-        Those that this rank knows to be lost, by their numbers in the runtime's communicator.
+        The ranks that this rank knows to be lost, by their numbers in the runtime's communicator.
     what : str
-        What was under way here.
+        The call that was under way on this rank.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RankLost(OverlapError, RuntimeError):
         Raises
         ------
         RankLost
-            Another rank was lost meanwhile: that exception has survivors of its own.
+            Another rank was lost meanwhile; that exception names the survivors.
         """
         if self._survivors is None:
             raise ClosedError("expected a RankLost in the process that has raised it, received an unpickled one")
@@ -135,7 +135,7 @@ class RankLost(OverlapError, RuntimeError):
 
 
 class DataLost(OverlapError, RuntimeError):
-    """So many ranks were lost at once that some part of the fields of `Protected` is nowhere any more."""
+    """So many ranks were lost at once that no copy of some part of the fields of `Protected` is left."""
 
 
 class CommunicatorsExhausted(OverlapError, RuntimeError):
@@ -163,7 +163,7 @@ class ClosedError(OverlapError, RuntimeError):
 class BusyError(OverlapError, RuntimeError):
     """A runtime or plan was used while another thread, or a pipeline of it, was using it; on the rank that did so.
 
-    What was under way goes on, and nothing of the refused call was done. Call it again when the other one has ended.
+    The call under way goes on; the rejected call has done nothing. Make it again when the other one has ended.
     """
 
 
@@ -175,24 +175,22 @@ class LinksUnavailable(OverlapError, RuntimeError):
     """Shaped links cannot be made here; the message says why."""
 
 
-# ---- as text, without ever raising -----------------------------------------------------------
-#
-# A failure is shown on ranks and in threads where nobody could handle a second one, and everything
-# about a user's exception may raise: ``__str__``, ``__getattr__``, ``__bool__``, its notes, its
-# cause, an odd offset of a `SyntaxError`. What cannot be shown is replaced by its type. The texts
-# are of `str` itself, so they can be pickled whatever they were made from.
+# ---- as text, without ever raising ----------------------------------------------------------- A failure is shown on
+# ranks and in threads that could not handle a second one, and everything about a user's exception may raise:
+# ``__str__``, ``__getattr__``, ``__bool__``, its notes, its cause, an odd offset of a `SyntaxError`. A part that cannot
+# be shown is replaced by its type. The texts are instances of `str` itself, so they can always be pickled.
 
 
 def formatted(error: BaseException) -> tuple[str, str]:
     """Return an exception's last lines (type and message) and its whole traceback; never raises."""
 
     def stack(error: BaseException) -> str:
-        of_type: Any = BaseException.__traceback__  # which no class of the user's can change
+        of_type: Any = BaseException.__traceback__  # no class of the user can override it
         frames = traceback.format_tb(of_type.__get__(error))
         return "Traceback (most recent call last):\n" + "".join(frames)
 
     def missing(error: BaseException) -> str:
-        return f"{_type_of(error)} (its text cannot be had)"
+        return f"{_type_of(error)} (its text is not available)"
 
     summary = _first_of(error, lambda error: "".join(traceback.format_exception_only(error)).strip(), missing)
     text = _first_of(
@@ -215,7 +213,7 @@ def repr_of(value: object) -> str:
 
 
 def _first_of(value: Any, *ways: Callable[[Any], str]) -> str:
-    """Return what the first way that does not raise makes of a value; the last one must not."""
+    """Return the result of the first function that does not raise for a value; the last one must not raise."""
     for way in ways[:-1]:
         try:
             return str.__str__(way(value))
@@ -225,6 +223,6 @@ def _first_of(value: Any, *ways: Callable[[Any], str]) -> str:
 
 
 def _type_of(value: object) -> str:
-    """Name a value's type, whatever a metaclass makes of it."""
+    """Return the name of a value's type, even if its metaclass raises."""
     name: str = type.__dict__["__qualname__"].__get__(type(value))
     return name

@@ -18,8 +18,8 @@ from .errors import InputError, OverlapError, RankError, RankLost, formatted
 from .losses import guarded
 
 POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
-_POLLS, _POLLS_SHARED = 1000, 20  # before a rank lets others have its core; where ranks share cores
-_SHORT_S = 0.02  # a wait that is longer gives its core away
+_POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
+_SHORT_S = 0.02  # in a longer wait the rank sleeps
 _SLEEP_S = 0.0005
 _INPUT, _LOSS, _OTHER = "input", "loss", "other"
 
@@ -32,11 +32,11 @@ class RankFailure(NamedTuple):
     rank : int
         Where it was raised.
     summary : str
-        All its text if it is an `InputError`, else its last lines.
+        The whole text of an `InputError`, else the exception's last lines.
     traceback_text : str or None
         None for an `InputError`, which is raised on all ranks alike.
     is_loss : bool
-        It is a `RankLost`, of another rank.
+        The exception is a `RankLost`, due to another rank.
     """
 
     rank: int
@@ -52,13 +52,13 @@ class RankFailure(NamedTuple):
         return cls(rank, *formatted(error), isinstance(error, RankLost))
 
     def error(self) -> OverlapError:
-        """Return what the other ranks raise."""
+        """Return the error that the other ranks raise."""
         if self.traceback_text is None:
             return InputError(self.summary)
         return RankError(self.rank, self.summary, self.traceback_text)
 
     def packed(self, limit: int | None = None) -> bytes:
-        """Return it as bytes, `limit` of them at most: of a traceback the end is kept."""
+        """Return the failure as at most `limit` bytes; a longer traceback loses its beginning."""
         kind = _INPUT if self.traceback_text is None else _LOSS if self.is_loss else _OTHER
         first = "\0".join((str(self.rank), kind, self.summary.replace("\0", " "), "")).encode(errors="replace")[:limit]
         rest = (self.traceback_text or "").encode(errors="replace")
@@ -66,13 +66,13 @@ class RankFailure(NamedTuple):
 
     @classmethod
     def unpacked(cls, content: bytes) -> RankFailure:
-        """Return what `packed` has made bytes of."""
+        """Return the failure that `packed` has turned into bytes."""
         rank, kind, summary, *rest = content.decode(errors="replace").split("\0", 3)
         return cls(int(rank), summary, None if kind == _INPUT else "".join(rest), kind == _LOSS)
 
 
 class BoundedWait:
-    """How a rank waits for others: it looks every few milliseconds, and aborts the job after the deadline.
+    """A rank's wait for others: it sleeps between polls, and aborts the job after the deadline.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class BoundedWait:
 
     def __init__(self, deadline_s: float | None) -> None:
         self._deadline_s = deadline_s
-        self._number: object = None  # of what it waits for
+        self._number: object = None  # of the event that the rank waits for
         self._since = 0.0
 
     def check(self, number: object, what: str, who: Callable[[], str]) -> None:
@@ -104,9 +104,7 @@ class BoundedWait:
 
 
 def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int = 0) -> None:
-    """Wait until something is done; after some polls the core is offered to others, and every few milliseconds `look`
-    is called, which may raise.
-    """
+    """Wait until `done()` is true: poll `polls` times, then yield the core and call `poll`, which may raise."""
     polled = time.monotonic()
     while not done():
         polls -= 1
@@ -134,7 +132,7 @@ def polls_of(comm: MPI.Intracomm) -> int:
 
 
 def _machine_number() -> int:
-    """Return the same for all processes that one kernel runs, in containers and network namespaces too."""
+    """Return a number that is equal for all processes of one kernel, also in containers and network namespaces."""
     try:
         identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -143,13 +141,13 @@ def _machine_number() -> int:
 
 
 class FailureChannel:
-    """Tells other ranks what has failed here; they look for it where they wait for long.
+    """Sends failures of this rank to other ranks, which check for them in long waits.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
     tag : int
-        The tag of its messages, which nothing else on the communicator has.
+        The tag of the channel's messages, which no other message on the communicator has.
     """
 
     def __init__(self, comm: MPI.Intracomm, tag: int) -> None:
@@ -158,7 +156,7 @@ class FailureChannel:
         self._requests: list[MPI.Request] = []
 
     def notify(self, rank: int, content: bytes) -> None:
-        """Send a rank a message: a packed `RankFailure`, or what goes with one."""
+        """Send a message to a rank: a packed `RankFailure`, or data that belong to one."""
         self._requests = [request for request in self._requests if not request.Test()]
         self._requests.append(self._comm.Isend([content, MPI.BYTE], rank, self._tag))
         self._sent[rank] += 1
@@ -170,7 +168,7 @@ class FailureChannel:
             yield status.source, self._taken(status)
 
     def end(self) -> None:
-        """Take what is still under way (collective)."""
+        """Receive all messages that are still under way (collective)."""
         status = MPI.Status()
         for rank, sent in enumerate(self._comm.alltoall(self._sent.tolist())):
             for _ in range(sent - self._received[rank]):

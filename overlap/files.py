@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, files that are read without surprises, and where a user's are."""
+"""Files that are written whole or not at all, safe reading of files, and the folder of the user's files."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any, Self
 
 
 def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
-    """Read a regular file, which is not waited for: a named pipe is refused at once.
+    """Read a regular file; reject other files, such as a named pipe, without waiting for them.
 
     Parameters
     ----------
     path : str or path-like
     limit_nbytes : int
-        A longer file is refused.
+        A longer file is rejected.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is no such file.
     OSError
-        It cannot be opened or read, is none that has a content of its own (a folder, a named pipe, a
-        device), is too long, or `path` is none that a file can have.
+        The file cannot be opened or read, is no regular file (a folder, a named pipe, a device), or is too long; or
+        `path` is no valid file name.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except ValueError as error:  # a NUL, or what no file name can be encoded as
+    except ValueError as error:  # a NUL, or characters that a file name cannot have
         raise OSError(str(error)) from None
     try:
         status = os.fstat(handle)
@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
         if status.st_size <= limit_nbytes:
             with open(handle, "rb", closefd=False) as file:
                 content = file.read(limit_nbytes + 1)
-            if len(content) <= limit_nbytes:  # nobody has made it longer meanwhile
+            if len(content) <= limit_nbytes:  # it has not grown meanwhile
                 return content
     finally:
         os.close(handle)
@@ -49,11 +49,11 @@ def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Return a new, empty file beside `path` to write to; it takes the place of `path` at the end.
+    """Yield a new, empty file beside `path` to write to; it replaces `path` at the end of the ``with`` block.
 
-    Whoever reads `path` finds the old content or the new one, also after a crash or on a full disk.
-    The file beside it has a name that nobody can predict, and is gone if writing it fails. A link
-    stays a link. Of two that write at once, the one that ends last wins.
+    A process that reads `path` finds the old content or the new one, even after a crash or if the disk is full. The new
+    file has an unpredictable name, and is removed if writing it fails. A link stays a link. If two processes write at
+    once, the one that ends last wins.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     OSError
-        The folder cannot be written to, the disk is full, or `path` is a folder, a device, a chain of
-        links without an end, or no name that a file can have.
+        The folder cannot be written to, the disk is full, or `path` is a folder, a device, a circle of links, or no
+        valid file name.
     """
     target = final_target(path)
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
@@ -89,15 +89,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 class ErrorKeepingFile:
-    """A file for HDF5 to write to, which says afterwards whether the disk took everything.
+    """A file for HDF5 to write to, which keeps the first error of the disk.
 
-    HDF5 itself does not survive a full disk: closing its file fails, leaves it open, and writes again when the process
-    ends, which may then crash. So HDF5 never sees an error: after the first one, everything that it writes is dropped.
+    HDF5 itself does not survive a full disk: closing its file fails and leaves it open, and when the process ends HDF5
+    writes again, which may crash. So errors are hidden from HDF5: after the first one, everything that it writes is
+    dropped.
 
     Attributes
     ----------
     error : OSError or None
-        The first one.
+        The first error.
     """
 
     error: OSError | None
@@ -121,7 +122,7 @@ class ErrorKeepingFile:
         return self._file.read(count)
 
     def readinto(self, target: Any) -> int:
-        """Read into a buffer; what was never written is 0."""
+        """Read into a buffer; bytes that were never written are 0."""
         target = memoryview(target)
         count = self._file.readinto(target)
         target[count:] = bytes(len(target) - count)
@@ -148,26 +149,26 @@ class ErrorKeepingFile:
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a whole file at once, in UTF-8 where it is text; see `replacing`."""
+    """Write a whole file at once, text in UTF-8; see `replacing`."""
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def sealed(text: str) -> str:
-    """Give JSON text its digest, by which `is_sealed` tells later whether any byte of it has changed.
+    """Return JSON text with its digest, by which `is_sealed` detects later whether any byte has changed.
 
     Parameters
     ----------
     text : str
-        It has an item ``"digest": ""``, in which the SHA-256 of the text as it is now is put.
+        It has an item ``"digest": ""``, which becomes the SHA-256 of the given text.
     """
     return text.replace('"digest": ""', f'"digest": "{_digest(text.encode())}"', 1)
 
 
 def is_sealed(content: bytes, digest: object) -> bool:
-    """Return whether a file's content is what `sealed` made, given the digest that was read from it.
+    """Return whether a file's content is unchanged since `sealed`, given the digest that was read from it.
 
-    It finds damage, not malice: whoever changes the file can give it another digest.
+    This detects damage, not malice: a person who changes the file can give it another digest.
     """
     return (
         isinstance(digest, str)
@@ -182,7 +183,7 @@ def _digest(content: bytes) -> str:
 
 
 def unwritable(path: str | os.PathLike[str]) -> str | None:
-    """Why `replacing` would fail at once, or None; a look, no promise."""
+    """Return why `replacing` would fail now, or None; it may fail later nevertheless."""
     try:
         folder = final_target(path).parent
         if not folder.is_dir():
@@ -196,17 +197,17 @@ def final_target(path: str | os.PathLike[str]) -> Path:
     """Return where a file is, or will be, at the end of all links."""
     try:
         target = Path(os.path.realpath(path))
-        if target.is_symlink():  # what is left where links lead in a circle
+        if target.is_symlink():  # links that form a circle cannot be resolved
             raise OSError("too many levels of symbolic links")
         if target.exists() and not target.is_file():
             raise OSError("not a regular file")
-    except ValueError as error:  # a NUL, or what no file name can be encoded as
+    except ValueError as error:  # a NUL, or characters that a file name cannot have
         raise OSError(str(error)) from None
     return target
 
 
 def _umask() -> int:
-    """Return what the process keeps from others; the only way to read it is to set it."""
+    """Return the process's umask, which can be read only by setting it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
@@ -216,7 +217,7 @@ CACHE_VARIABLE = "OVERLAP_CACHE"
 
 
 def user_folder() -> Path | None:
-    """Return the folder for what is remembered for this user, or None where nothing shall be kept.
+    """Return the folder of files kept for this user, or None if nothing is to be kept.
 
     It is OVERLAP_CACHE (empty: nothing is kept), by default ``overlap`` in the user's cache folder.
     """
@@ -224,6 +225,6 @@ def user_folder() -> Path | None:
     if named is not None:
         return Path(named) if named else None
     base = os.environ.get("XDG_CACHE_HOME")
-    with suppress(RuntimeError):  # no home
+    with suppress(RuntimeError):  # no home folder
         return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "overlap"
     return None

@@ -1,8 +1,9 @@
 """Objects that all ranks make, use and end together, and the ways in which one rank ends its part.
 
-By `close` or `free`, on all ranks together. By an exception, for instance the user's own, that leaves a ``with`` block
-or ends the process on this rank alone: the other ranks are notified, and raise a `RankError` in their next call. And by
-a fork: threads, windows and communicators belong to the process that made them, so in the child the object is closed.
+A rank can end its part by `close` or `free`, together with all ranks; or by an exception that leaves a ``with`` block
+or ends the process on this rank alone: then the other ranks are notified, and raise a `RankError` in their next call;
+or by a fork: threads, windows and communicators belong to the process that made them, so in the child the object is
+closed.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, Self
 from .errors import ClosedError
 from .uncopied import Uncopied
 
-TOLD_S = 2.0  # for other ranks that leave the same block by the same exception; a thread notifies later ones
+TOLD_S = 2.0  # wait for ranks that leave the block by the same exception; a thread notifies later ones
 
 
 class Resource(Uncopied, ABC):
     """A context manager that all ranks enter and leave together."""
 
-    _forked = False  # this process is a child of the one that made it
+    _forked = False  # this process is a child of the one that made the object
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         resource = super().__new__(cls)
@@ -35,22 +36,22 @@ class Resource(Uncopied, ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """End it with all other ranks (collective)."""
+        """End the object together with all other ranks (collective)."""
 
     def _fail(self, error: BaseException) -> threading.Thread | None:
-        """End it on this rank, because of an exception that other ranks may know nothing of, and tell them.
+        """End the object on this rank, because of an exception that other ranks may not know of, and notify them.
 
-        Does not wait for them. Returns the thread that does, if any; does nothing where it has ended.
+        Does not wait for them; returns the thread that waits, if there is one. Does nothing if the object has ended.
         """
         return None
 
     def _closed_by_fork(self) -> None:
-        """Be closed: this process is a child of the one that made it. Touches nothing that the parent uses."""
+        """Close the object in a child of the process that made it, without touching anything that the parent uses."""
         self._forked = True
 
     @property
     def _user(self) -> int | None:
-        """The thread that has used it last, if that is known."""
+        """Return the thread that has used the object last, if known."""
         return None
 
     def _begun(self) -> None:
@@ -61,7 +62,7 @@ class Resource(Uncopied, ABC):
             _hooks.install()
 
     def _over(self) -> None:
-        """Note that it has ended."""
+        """Note that the object has ended."""
         _unused(id(self))
 
     def __enter__(self) -> Self:
@@ -82,15 +83,15 @@ class CollectiveContext(Resource):
     Attributes
     ----------
     freed : bool
-        Set by `free`; what is called from then on raises a `ClosedError`.
+        Set by `free`; later calls raise a `ClosedError`.
     """
 
     freed = False
-    _ended = "freed"  # how
+    _ended = "freed"  # used in the text of `ClosedError`
 
     @abstractmethod
     def free(self) -> None:
-        """Free what MPI and the operating system keep for it (collective)."""
+        """Free the object's resources of MPI and of the operating system (collective)."""
 
     def check_open(self) -> None:
         """Raise a `ClosedError` that names the object if it was freed, or belongs to another process."""
@@ -109,7 +110,7 @@ class CollectiveContext(Resource):
 
 
 def closed_error(name: str, ended: str, forked: bool = False) -> ClosedError:
-    """Make what to raise when something is used that has `ended`, or that belongs to the parent of this process."""
+    """Make the error for the use of an object that has `ended`, or that belongs to the parent of this process."""
     if forked:
         return ClosedError(
             f"expected a {name} in the process that made it, received a call in a child that was forked from it"
@@ -118,7 +119,7 @@ def closed_error(name: str, ended: str, forked: bool = False) -> ClosedError:
 
 
 def check_process(name: str) -> None:
-    """Raise a `ClosedError` where one cannot be made: MPI belongs to the process that this one was forked from."""
+    """Raise a `ClosedError` in a forked child, in which MPI cannot be used."""
     if _in_child:
         raise ClosedError(
             f"expected a {name} to be made in a process of MPI, received a child that was forked from one"
@@ -128,7 +129,7 @@ def check_process(name: str) -> None:
 # ---- exceptions that end the process, or a thread --------------------------------------------------
 
 _made: weakref.WeakValueDictionary[int, Resource] = weakref.WeakValueDictionary()
-_used: dict[int, weakref.ref[Resource]] = {}  # by several ranks, and neither ended nor collected
+_used: dict[int, weakref.ref[Resource]] = {}  # objects of several ranks that have neither ended nor been collected
 _hooks_lock = threading.RLock()  # an object may be collected while it is held
 
 
@@ -138,13 +139,13 @@ class _Hooks:
     Attributes
     ----------
     error : BaseException or None
-        What has ended the process.
+        The exception that has ended the process.
     """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self._before: tuple[Callable[..., object], Callable[..., object]] | None = None
-        self._own = self._of_process, self._of_thread  # these objects, to be known again
+        self._own = self._of_process, self._of_thread  # bound once, so that they can be compared later
 
     def install(self) -> None:
         if self._before is None:
@@ -152,7 +153,7 @@ class _Hooks:
             sys.excepthook, threading.excepthook = self._own
 
     def remove(self) -> None:
-        """Put back what was there before, where no other hook was put on top: that one still calls ours."""
+        """Restore the earlier hooks, except if a later hook has been installed, which still calls ours."""
         if self._before is not None and (sys.excepthook, threading.excepthook) == self._own:
             sys.excepthook, threading.excepthook = self._before
             self._before = None
@@ -161,25 +162,25 @@ class _Hooks:
         try:
             (self._before or (sys.__excepthook__,))[0](kind, error, traceback)
         finally:
-            # An interpreter that asks for the next command goes on.
+            # An interactive interpreter goes on after an exception.
             if not (hasattr(sys, "ps1") or sys.flags.interactive):
                 self.error = error
                 alive = {thread.ident for thread in threading.enumerate() if not thread.daemon}
-                self._tell(error, lambda user: user == threading.get_ident() or user not in alive)
+                self._notify(error, lambda user: user == threading.get_ident() or user not in alive)
 
     def _of_thread(self, args: Any) -> None:
         try:
             (self._before or (None, threading.__excepthook__))[1](args)
         finally:
             if args.exc_value is not None:
-                self._tell(args.exc_value, lambda user: user == threading.get_ident())
+                self._notify(args.exc_value, lambda user: user == threading.get_ident())
 
-    def _tell(self, error: BaseException, ends: Callable[[int | None], bool]) -> None:
-        """Tell the other ranks of everything whose last user has ended."""
-        for made in reversed(list(_used.values())):
-            resource = made()
+    def _notify(self, error: BaseException, ends: Callable[[int | None], bool]) -> None:
+        """Notify the other ranks of all objects whose last user has ended."""
+        for reference in reversed(list(_used.values())):
+            resource = reference()
             if resource is not None and ends(resource._user):
-                with suppress(Exception):  # one that is in the middle of something; the deadline ends that
+                with suppress(Exception):  # the object may be in the middle of a call, which the deadline ends
                     resource._fail(error)
 
 
@@ -187,7 +188,7 @@ _hooks = _Hooks()
 
 
 def _unused(key: int) -> None:
-    """Note that a resource has ended, or was collected: the hooks go with the last one."""
+    """Note that a resource has ended or was collected; after the last one the hooks are removed."""
     with _hooks_lock:
         _used.pop(key, None)
         if not _used:

@@ -1,11 +1,11 @@
 """Signals while a call of the library is under way: held back until all ranks agree.
 
-A handler that raises (Ctrl-C, an alarm, ``sys.exit`` on SIGTERM) would leave the call in the middle of an MPI operation
-or of a running job, and the other ranks alone. So every Python-level handler is wrapped for the time of the call. The
-wrapper calls the user's handler when Python would, and catches what it raises: the first exception fails the job that
-is running, and is sent to the other ranks with the next header (`Coordinator.synchronize`). It is raised on this rank
-when the call has ended. A handler that does not raise notices nothing. Python runs handlers on the main thread only, so
-on other threads there is nothing to do.
+If a handler raised (Ctrl-C, an alarm, ``sys.exit`` on SIGTERM), it would end the call in the middle of an MPI operation
+or of a running job, for which the other ranks would wait. So every Python-level handler is wrapped during the call. The
+wrapper calls the user's handler at the usual time and catches its exceptions: the first one fails the running job, and
+is reported to the other ranks by the next header (`Coordinator.synchronize`). It is raised on this rank when the call
+has ended. A handler that does not raise is not affected. Python runs handlers on the main thread only, so on other
+threads there is nothing to do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NUMBERS = tuple(number for number in range(1, NSIG) if number not in (SIGKILL, 
 
 
 class Failing(Protocol):
-    """What an exception of a signal handler fails: a job, or a call without one."""
+    """A job or a call that an exception of a signal handler fails."""
 
     def fail(self, key: Any, error: BaseException) -> None:
-        """Keep the error, of the slice `key` or of none."""
+        """Keep the error, which is that of slice `key` or of no slice."""
 
 
 class _Held:
@@ -35,7 +35,7 @@ class _Held:
     Attributes
     ----------
     error : BaseException or None
-        The first that a handler has raised, not yet raised again.
+        The first exception that a handler has raised and that has not been raised again yet.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _Held:
         self._found: list[Any] = []  # all handlers as the last call found them,
         self._callable: list[tuple[int, Callable[..., Any]]] = []  # and those of them that can raise
         self._job: Failing | None = None
-        self._wrapper = self._handle  # one object, to be known again
+        self._wrapper = self._handle  # bound once, so that it can be compared later
 
     def __enter__(self) -> Self:
         if self._depth == 0:
@@ -59,7 +59,7 @@ class _Held:
                 for number, handler in self._callable:
                     self._handlers[number] = handler
                     set_handler(number, self._wrapper)
-            except BaseException:  # a handler that was not wrapped yet: nothing has begun
+            except BaseException:  # from a handler that was not wrapped yet: the call has not begun
                 self._restore()
                 self.error = None
                 raise
@@ -77,14 +77,14 @@ class _Held:
                 raise held from error
 
     def keep(self, error: BaseException | None) -> None:
-        """Keep what a handler has raised just before: as if it had been held."""
+        """Keep an exception that a handler has raised just before, as if the signal had been held."""
         if self.error is None:
             self.error = error
 
     def fail(self, job: Failing | None) -> Failing | None:
-        """Have an exception of a handler, a later or an earlier one, fail `job`.
+        """Let exceptions of handlers, later ones and one that is kept already, fail `job`.
 
-        Returns the job for which it was so before, to be given back afterwards; None is none.
+        Returns the job that they failed before, or None, to be restored afterwards.
         """
         before, self._job = self._job, job
         if self.error is not None and job is not None:
@@ -107,12 +107,12 @@ class _Held:
                     if getsignal(number) is self._wrapper:  # unless the program has set another
                         set_handler(number, handler)
                     self._handlers.pop(number, None)
-            except BaseException as error:  # of a handler that is the user's again
+            except BaseException as error:  # from a handler that has been restored
                 self.error = error if self.error is None else self.error
 
 
 class _Nothing:
-    """Stands for the signals of any other thread than the main one: it gets none."""
+    """Stands for the signals of threads other than the main one, which get none."""
 
     error: BaseException | None = None
 
@@ -136,7 +136,7 @@ _main = main_thread().ident
 
 
 def _forked() -> None:
-    """Take the thread that has forked for the child's main one."""
+    """Note that in a child process the thread that has forked is the main one."""
     global _main
     _main = get_ident()
 

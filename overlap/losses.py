@@ -1,4 +1,4 @@
-"""Ranks that are lost: how the survivors know it at once, and where they go on.
+"""Lost ranks: how all survivors learn of them at once, and how they go on.
 
 MPI reports a lost rank if it was started with fault tolerance (ULFM: Bland et al., "Post-failure recovery of MPI
 communication capability", IJHPCA 27, 2013). Calls on a communicator of which a rank is lost end with an error. They
@@ -7,8 +7,8 @@ ever. So every communicator that the library makes for a runtime is *guarded*: t
 revokes all of them, and every rank that waits on any of them, now or later, gets an error too. A rank that waits in
 shared memory polls MPI now and then (`Guard.poll`).
 
-A guard is kept with its communicators, as an attribute, and goes over to whatever is made of them. The user's
-communicator is not guarded: only duplicates of it are.
+A guard is an attribute of its communicators, and is passed on to all communicators made from them. The user's
+communicator is not guarded, only duplicates of it are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mpi4py import MPI
 from .errors import ClosedError, RankLost
 
 KNOWN_S = 0.5  # for MPI to report which rank is lost, after it has reported a loss
-OTHER_S = 0.1  # the same, when it has said nothing but that a call has failed
+OTHER_S = 0.1  # the same, if MPI has only reported that a call has failed
 _POLL_S = 0.001
 _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
 Any_comm = TypeVar("Any_comm", bound=MPI.Comm)
@@ -35,27 +35,27 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class LossListener(Protocol):
-    """An object at which ranks synchronize: it is notified when a rank is lost."""
+    """An object by which ranks synchronize, and which is notified when a rank is lost."""
 
     def lose(self, lost: RankLost) -> None:
-        """Note that no rank will arrive any more."""
+        """Note that the ranks synchronize no more."""
 
 
 class Guard:
-    """The communicators of a runtime whose survivors are to know of a lost rank.
+    """Guards the communicators of a runtime, so that all survivors learn of a lost rank.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Tells who is lost, and who is left.
+        Used to find the lost and the surviving ranks.
     remake : callable
-        Makes a runtime of the communicator of the survivors.
+        Makes a runtime from the communicator of the survivors.
 
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
     lost : RankLost or None
-        What has been raised here.
+        The exception raised on this rank.
     on_one_node : bool
         All ranks of the communicator are known to share memory.
     """
@@ -63,17 +63,19 @@ class Guard:
     def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any], on_one_node: bool = False) -> None:
         self.comm = comm
         self.on_one_node = on_one_node
-        self._settled = self._owned = False  # there is a communicator of the library's own; a runtime will free it
+        self._settled = self._owned = (
+            False  # whether the library has a communicator of its own; whether a runtime frees it
+        )
         self.lost: RankLost | None = None
         self._remake = remake
         self._comms: list[MPI.Comm] = []
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own = comm
-        self._next: Guard | None = None  # of the survivors
+        self._next: Guard | None = None  # the guard of the survivors
         _guards.add(self)
 
     def add(self, comm: MPI.Comm) -> None:
-        """Guard a communicator, which is the library's own."""
+        """Guard a communicator that belongs to the library."""
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         comm.Set_attr(_attribute(), self)
         self._comms = [one for one in self._comms if one != MPI.COMM_NULL]
@@ -84,9 +86,9 @@ class Guard:
         self._listeners.add(listener)
 
     def source(self, comm: MPI.Intracomm, other: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
-        """Return what a runtime of `comm` talks on: this, or a function that gives what the runtime is to free.
+        """Return `comm`, or a function that makes a communicator which the runtime frees, as source of a runtime.
 
-        `other` is a guarded communicator of the same ranks, to make a duplicate of.
+        `other` is a guarded communicator of the same ranks, which is duplicated.
         """
         if self._owned:
             return comm
@@ -102,11 +104,11 @@ class Guard:
 
     @contextmanager
     def settling(self, what: str) -> Iterator[None]:
-        """Make a runtime: a ``with`` block (collective).
+        """Return a ``with`` block in which a runtime is made (collective).
 
-        The communicator of the first one is the user's, and calls on it may have failed on some ranks only. Whatever
-        has happened, all survivors agree on it once, at the end: either all of them have duplicates from then on, or
-        all of them go on from the user's communicator.
+        The first runtime is made from the user's communicator, on which calls may fail on some ranks only. At the end
+        of the block all survivors agree once: either all of them have a duplicate from then on, or all of them use the
+        user's communicator.
         """
         if self._settled:
             yield
@@ -126,24 +128,24 @@ class Guard:
         self.comm, self._settled = self._own, True
 
     def loss(self, error: BaseException, what: str) -> RankLost | None:
-        """Return the loss that caused an exception, or None; after a loss no rank waits for this rank any more."""
+        """Return the loss that has caused an exception, or None; after a loss no rank waits for this rank any more."""
         if isinstance(error, RankLost):
             return error
         if not isinstance(error, MPI.Exception):
             return None
-        if error.Get_error_class() not in _CLASSES and not self._lost_ranks(OTHER_S):  # "known error not in list"
+        if error.Get_error_class() not in _CLASSES and not self._lost_ranks(OTHER_S):  # MPI's "known error not in list"
             return None
         return self.lose(what)
 
     def explains(self, error: BaseException) -> bool:
         """Return whether a rank is lost, so that an exception may be due to values that were never sent.
 
-        If a rank dies in a collective, Open MPI 5.0.11 may return success on others, and nothing of that rank.
+        If a rank dies in a collective, Open MPI 5.0.11 may report success on other ranks without that rank's data.
         """
         return isinstance(error, Exception) and bool(self._lost_ranks(OTHER_S))
 
     def lose(self, what: str) -> RankLost:
-        """Have nobody wait on a guarded communicator any more: a rank is lost."""
+        """Revoke the guarded communicators because a rank is lost, so that no rank waits on them any more."""
         if self.lost is None:
             for comm in self._comms:
                 if comm != MPI.COMM_NULL:
@@ -156,7 +158,7 @@ class Guard:
         return self.lost
 
     def poll(self, what: str) -> None:
-        """Come to MPI, and raise `RankLost` if a rank is lost: for who waits for something that is not MPI's."""
+        """Call MPI, and raise `RankLost` if a rank is lost; for ranks that wait for something other than MPI."""
         try:
             self.comm.Iprobe()
         except MPI.Exception as error:
@@ -165,9 +167,9 @@ class Guard:
                 raise
             raise lost from error
 
-    def _lost_ranks(self, patience_s: float) -> tuple[int, ...]:
-        """Return the ranks that MPI knows to be lost; some time may pass until it does."""
-        end = perf_counter() + patience_s
+    def _lost_ranks(self, timeout_s: float) -> tuple[int, ...]:
+        """Return the ranks that MPI knows to be lost; wait up to `timeout_s` for MPI to detect them."""
+        end = perf_counter() + timeout_s
         while True:
             MPI.COMM_SELF.Iprobe()  # on a revoked communicator MPI does not progress messages
             lost, every = self.comm.Get_failed(), self.comm.Get_group()
@@ -191,14 +193,14 @@ class Guard:
 
 
 class DetectingLoss:
-    """The time in which ranks talk on a communicator that may be guarded: a ``with`` block.
+    """A ``with`` block with MPI calls on a communicator that may be guarded.
 
     Raises
     ------
     RankLost
-        MPI has failed, as a rank is lost.
+        MPI has failed because a rank is lost.
     ClosedError
-        That was known before.
+        The loss was known before.
     """
 
     __slots__ = ("_guard", "_what")
@@ -220,18 +222,18 @@ class DetectingLoss:
 
 
 def detecting_loss(comm: MPI.Comm, what: str) -> DetectingLoss:
-    """Raise `RankLost` where MPI fails because a rank of a guarded communicator is lost: a ``with`` block."""
+    """Return a ``with`` block that raises `RankLost` if MPI fails because a rank of a guarded communicator is lost."""
     return DetectingLoss(guard_of(comm), what)
 
 
 def guard_of(comm: MPI.Comm) -> Guard | None:
-    """Return what guards a communicator, if anything does."""
+    """Return the guard of a communicator, or None."""
     found: Any = None if _key is None or comm == MPI.COMM_NULL else comm.Get_attr(_key)
     return found
 
 
 def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
-    """Guard a communicator that was made of another one, if that is guarded; returns it."""
+    """Guard a communicator made from another one, if the latter is guarded, and return it."""
     guard = guard_of(comm)
     if guard is not None and made != MPI.COMM_NULL:
         guard.add(made)
@@ -239,9 +241,9 @@ def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
 
 
 def _end_without_the_launcher() -> None:
-    """Let MPI's end not wait for a barrier of the launcher, which does not always know that lost ranks never arrive.
+    """Keep ``MPI_Finalize`` from waiting at the launcher's barrier, which may not know that lost ranks never arrive.
 
-    The ranks that are left still wait for each other in Open MPI 5 itself, with fault tolerance.
+    With fault tolerance the surviving ranks still wait for each other in Open MPI 5 itself.
     """
     with suppress(OSError, ValueError):
         ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_async_mpi_finalize").value = True
@@ -249,7 +251,7 @@ def _end_without_the_launcher() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Notice what was lost and has been noticed by no call: all ranks that are left end in the same way."""
+    """Detect losses that no call has detected, so that all surviving ranks end in the same way."""
     if not MPI.Is_finalized():
         for guard in [one for one in _guards if one.comm != MPI.COMM_NULL]:
             with suppress(MPI.Exception, RankLost):
@@ -257,7 +259,7 @@ def _at_exit() -> None:
 
 
 def tolerates() -> bool | None:
-    """Return whether MPI was started with fault tolerance; None: it has none."""
+    """Return whether MPI was started with fault tolerance; None if this MPI library has none."""
     try:
         return bool(ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_ftmpi_enabled").value)
     except (OSError, ValueError):
@@ -265,7 +267,7 @@ def tolerates() -> bool | None:
 
 
 def tolerance_problem() -> str | None:
-    """Return what the user must do so that ranks survive the loss of another rank; None if they do survive."""
+    """Return what the user must do so that ranks survive the loss of a rank; None if they survive already."""
     if tolerates():
         return None
     library = MPI.Get_library_version().split(",")[0].split("\n")[0]
@@ -276,7 +278,7 @@ def tolerance_problem() -> str | None:
 
 
 def _attribute() -> int:
-    """Return MPI's number of the attribute in which a communicator keeps its guard."""
+    """Return the MPI key of the attribute that holds a communicator's guard."""
     global _key
     if _key is None:
         _key = MPI.Comm.Create_keyval()

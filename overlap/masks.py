@@ -1,4 +1,4 @@
-"""Masked arrays, which are refused: the values behind a mask would enter the computation."""
+"""Masked arrays, which are rejected because the values behind a mask would enter the computation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import InputError
 
 
 def mask_problem(**arrays: Any) -> str | None:
-    """Return what is wrong with the first of some arguments that is a masked array; None if none is."""
+    """Return a text that names the first argument that is a masked array; None if there is none."""
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             return f"expected {name} to be an array without a mask, received a masked array"
@@ -18,6 +18,6 @@ def mask_problem(**arrays: Any) -> str | None:
 
 
 def refuse_masks(**arrays: Any) -> None:
-    """Raise an `InputError`, on this rank, where one of some arguments is a masked array."""
+    """Raise an `InputError`, on this rank, if an argument is a masked array."""
     if problem := mask_problem(**arrays):
         raise InputError(problem)

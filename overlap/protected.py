@@ -1,12 +1,12 @@
 """`Protected`: fields that survive the loss of ranks, by copies in other ranks' memory.
 
-Diskless checkpoints (Plank, Li, Puening, "Diskless Checkpointing", IEEE TPDS 9, 1998). Every rank keeps its own part of
-the fields as they were at a step, and sends it to partners. Two saves are kept, used in turns: a save is written over
-the one before the last, and not before all ranks have met, each of which has received all of the last one. So a loss
-leaves one that is whole, wherever it strikes.
+Diskless checkpoints (Plank, Li, Puening, "Diskless Checkpointing", IEEE TPDS 9, 1998). Every rank keeps a copy of its
+part of the fields at a step, and sends it to partners. Two saves are kept and used in turns: a save overwrites the one
+before the last. It begins with a header, which a rank reaches only after it has received all of the last save. So one
+save is complete whenever a rank is lost.
 
-Each kept part ends with its step and a checksum. These alone decide whether a part is whole, not MPI's status of
-messages that a loss has interrupted.
+Each saved part ends with its step and a checksum. A part counts as complete if these are right, whatever status MPI
+reports for messages that a loss has interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 _TAG = 11
 _MOST_NBYTES = 2**30  # of a message
-_STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # what a part ends with
+_STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # words at the end of a part
 _GENERATIONS = 2
 
 
@@ -42,7 +42,7 @@ class Restored(NamedTuple):
     ----------
     step : int
     fields : list of DistArray
-        In the order in which they are protected, of the ranks that are left.
+        In the order in which they are protected, distributed over the surviving ranks.
 
     Examples
     --------
@@ -55,14 +55,14 @@ class Restored(NamedTuple):
 
 
 class _Part:
-    """Room for a rank's part of all fields, and for the step and the checksum that it ends with."""
+    """Memory for a rank's part of all fields, with the step and the checksum at its end."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = np.zeros(whole_lines(nbytes) + _WORDS * 8, np.uint8)
         self._data, self.words = self.memory[:nbytes], self.memory[-_WORDS * 8 :].view(np.int64)
 
     def fill(self, fields: Sequence[DistArray], step: int) -> None:
-        """Write down fields as they are."""
+        """Copy the fields as they are now."""
         self.words[_WRITTEN] = 0
         first = 0
         for field in fields:
@@ -75,25 +75,25 @@ class _Part:
         return zlib.crc32(data)
 
     def whole(self) -> int | None:
-        """Return the step whose fields are here; None if they are not whole."""
+        """Return the step of the saved part; None if the part is not complete."""
         if not self.words[_WRITTEN] or self._found() != self.words[_CHECKSUM]:
             return None
         return int(self.words[_STEP])
 
     def field(self, number: int, places: Sequence[Distribution], dtypes: Sequence[np.dtype]) -> np.ndarray:
-        """Return the part of a field, given where the parts of all fields are."""
+        """Return this part's array of field `number`, given the distributions of all fields."""
         sizes = [int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(places, dtypes)]
         first = sum(sizes[:number])
         found = self._data[first : first + sizes[number]].view(dtypes[number])
         return found.reshape(places[number].shape)
 
     def messages(self) -> list[np.ndarray]:
-        """Cut it into what MPI sends at once."""
+        """Cut the part into messages that MPI can send."""
         return [self.memory[first : first + _MOST_NBYTES] for first in range(0, len(self.memory), _MOST_NBYTES)]
 
 
 class Protected(CollectiveContext):
-    """Fields whose parts are kept in the memory of other ranks, and restored from there when a rank is lost.
+    """Keeps copies of fields in the memory of other ranks, and restores them from there when a rank is lost.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Protected(CollectiveContext):
     Raises
     ------
     InputError
-        On all ranks: arguments that make no sense, or differ.
+        On all ranks: an argument is not valid, or differs between ranks.
     RankLost
         A rank was lost meanwhile.
 
@@ -147,7 +147,7 @@ class Protected(CollectiveContext):
             size, rank = coordinator.size, coordinator.rank
             shifts = _shifts(nodes, self.copies)
             self._partners = [(rank + shift) % size for shift in shifts]
-            self._owners = [rank, *((rank - shift) % size for shift in shifts)]  # of what is kept here
+            self._owners = [rank, *((rank - shift) % size for shift in shifts)]  # of the parts that this rank keeps
             sizes = [self._nbytes(owner) for owner in self._owners]
             self._parts = [[_Part(nbytes) for nbytes in sizes] for _ in range(_GENERATIONS)]
             self._far = [nodes[partner] != nodes[rank] for partner in self._partners]
@@ -157,16 +157,16 @@ class Protected(CollectiveContext):
             self._begun()
 
     def _nbytes(self, rank: int) -> int:
-        """Return how many bytes a rank's part of all fields has."""
+        """Return the bytes of a rank's part of all fields."""
         return sum(int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(self._places[rank], self._dtypes))
 
     @property
     def nbytes(self) -> int:
-        """Memory that this rank keeps for it."""
+        """Return the bytes of memory that this rank uses for saves."""
         return sum(part.memory.nbytes for parts in self._parts for part in parts)
 
     def describe(self) -> str:
-        """Return who keeps what, and the memory that it takes, as text."""
+        """Return as text which ranks keep which copies, and the memory that they take."""
         partners = ", ".join(
             f"rank {partner} ({'another' if far else 'the same'} node)"
             for partner, far in zip(self._partners, self._far)
@@ -181,12 +181,12 @@ class Protected(CollectiveContext):
     # ---- saving ------------------------------------------------------------------------------
 
     def save(self, step: int) -> None:
-        """Save the fields as they are: `start`, and wait until all ranks have what they keep (collective).
+        """Save the fields as they are: `start`, then wait until all ranks have received their copies (collective).
 
         Parameters
         ----------
         step : int
-            What `restore` gives back with them.
+            Number of the step, which `restore` returns with the fields.
 
         Raises
         ------
@@ -209,12 +209,12 @@ class Protected(CollectiveContext):
         Raises
         ------
         InputError
-            As of `save`.
+            See `save`.
         """
         self.check_open()
         self.wait()
         coordinator = self._coordinator
-        # Behind this header all ranks have the save before, so the one before that may go.
+        # After this header all ranks have received the last save, so the one before it may be overwritten.
         coordinator.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
         mine, *others = self._parts[self._saves % _GENERATIONS]
         self._saves += 1
@@ -235,14 +235,14 @@ class Protected(CollectiveContext):
         return not self._requests
 
     def wait(self) -> None:
-        """Wait until this rank has sent and received what belongs to the save that has begun."""
+        """Wait until this rank has sent and received all messages of the save that has begun."""
         if self._requests:
             with self._coordinator.watching("a save"):
                 wait_for(lambda: MPI.Request.Testall(self._requests))
             self._requests = []
 
     def _changed(self) -> str | None:
-        """Return which field is not as it was, or None."""
+        """Return a text that names a field whose distribution or type has changed, or None."""
         mine = self._places[self._coordinator.rank]
         for number, (field, place, dtype) in enumerate(zip(self._fields, mine, self._dtypes)):
             if field.distribution != place or field.dtype != dtype:
@@ -255,14 +255,15 @@ class Protected(CollectiveContext):
     # ---- restoring ---------------------------------------------------------------------------
 
     def restore(self, runtime: Runtime, like: Sequence[Placed] | None = None) -> Restored:
-        """Bring back the newest step of which all parts are left (collective over the ranks of a runtime).
+        """Restore the newest step of which all parts are left (collective over the ranks of a runtime).
 
         Parameters
         ----------
         runtime : Runtime
-            A runtime of the ranks that are left, or of all.
+            A runtime of the surviving ranks, or of all ranks.
         like : sequence of ArraySpec or DistArray, optional
-            The distribution of the restored fields; by default even along the axes that were split.
+            Arrays or specs with the distribution of the restored fields; by default even along the axes that were
+            split.
 
         Returns
         -------
@@ -272,7 +273,7 @@ class Protected(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks: nothing was saved, or `like` does not fit.
+            On all ranks: nothing has been saved, or `like` does not fit.
         DataLost
             On all ranks, if some part of every step is lost, with the rank and all ranks that kept its copies.
         RankLost
@@ -287,7 +288,9 @@ class Protected(CollectiveContext):
             everyone = coordinator.allgather(
                 ([(owner, step) for (owner, _), step in zip(kept, steps) if step is not None], places)
             )
-        step, providers = _newest([held for held, _ in everyone], len(self._places))  # or raises, on all ranks
+        step, providers = _newest(
+            [held for held, _ in everyone], len(self._places)
+        )  # raises on all ranks if parts are missing
         mine = {
             owner: part
             for (owner, part), found in zip(kept, steps)
@@ -302,7 +305,7 @@ class Protected(CollectiveContext):
         return Restored(step, fields)
 
     def _targets(self, runtime: Runtime, like: Any) -> tuple[list[Distribution], str | None]:
-        """Return where this rank will have its parts, and what is wrong with `like`."""
+        """Return this rank's distributions of the restored fields, and what is wrong with `like`, or None."""
         comm = runtime.comm.source
         if like is None:
             return [
@@ -329,7 +332,7 @@ class Protected(CollectiveContext):
         providers: list[int],
         targets: list[Distribution],
     ) -> DistArray:
-        """Bring a field to where it is to be: each part comes from the rank that provides it."""
+        """Restore field `number` with its new distribution; each part comes from the rank that provides it."""
         coordinator, dtype = runtime.coordinator, self._dtypes[number]
         boxes = [places[number].local_slice for places in self._places]
         kept = [
@@ -372,7 +375,7 @@ class Protected(CollectiveContext):
 
 
 def _communicator(fields: list[Any]) -> MPI.Intracomm:
-    """Return the communicator of the fields, at whose ranks all else is checked."""
+    """Return the communicator of the fields, on whose ranks all other arguments are checked."""
     for field in fields:
         if isinstance(field, DistArray) and field.comm is not None and field.comm != MPI.COMM_NULL:
             comm: MPI.Intracomm = field.comm
@@ -412,7 +415,7 @@ def _shown(value: Any) -> Any:
 
 
 def _shifts(nodes: list[str], copies: int) -> list[int]:
-    """Choose by how many ranks the partners are away: such that most of them are on other nodes, and are different.
+    """Choose the distances in ranks to the partners, such that most of them are on other nodes, all different.
 
     All ranks use the same shifts, so each of them keeps as many parts as any other.
     """
@@ -430,9 +433,9 @@ def _newest(held: list[list[tuple[int, int]]], owners: int) -> tuple[int, list[i
     Parameters
     ----------
     held : list of list of (int, int)
-        For each rank whose parts it has, and of which steps.
+        For each rank, the owner and the step of every part that it has.
     owners : int
-        How many ranks there were.
+        The number of ranks before the loss.
 
     Raises
     ------

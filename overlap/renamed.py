@@ -14,7 +14,7 @@ def old_names(module: str, **new_names: str) -> Callable[[str], Any]:
     Parameters
     ----------
     module : str
-        The name of the module, which has the new names.
+        The name of the module.
     **new_names : str
         The new name of each old one.
     """

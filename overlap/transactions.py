@@ -1,9 +1,9 @@
 """Files that are changed wholly or not at all: HDF5 files to which something is appended.
 
 HDF5 changes a file in many places, and a file that is left half changed is lost. Here new data are written behind the
-end of the old file. When they are on the disk, the few old places that lead to them are changed; until that is done, a
-second file keeps the old content of these places. So a process may end at any time: before the change the file is the
-old one, after it the new one, and during the change `undo` restores the old one.
+end of the old file. When these are on the disk, the few old places that refer to them are changed. Until that is done,
+a second file keeps the old content of these places. So a process may end at any time: before the change the file has
+the old content, after it the new one, and during the change `undo` restores the old one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PAGE_NBYTES = 4096
 class ChangingFile(ErrorKeepingFile):
     """A file for HDF5 to change, in which nothing of the old content is touched before `commit`.
 
-    Data behind the old end go to the disk at once, where no reader of the old content looks. Data before the old end,
-    the few places that lead to the new content, stay in memory.
+    Data behind the old end, which readers of the old content do not see, are written to the disk at once. Data before
+    the old end, the few places that refer to the new content, stay in memory until `commit`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -35,7 +35,7 @@ class ChangingFile(ErrorKeepingFile):
         self._path = Path(path)
         self._old_end = self._end = _end_of(self._file.fileno())
         self._at = 0
-        self._pages: dict[int, bytearray] = {}  # by their place, as they will be
+        self._pages: dict[int, bytearray] = {}  # changed pages before the old end, by their offset
 
     def seek(self, *where: int) -> int:
         place, whence = (*where, os.SEEK_SET)[:2]
@@ -51,7 +51,7 @@ class ChangingFile(ErrorKeepingFile):
         return bytes(found)
 
     def readinto(self, target: Any) -> int:
-        """Read into a buffer; what was never written is 0."""
+        """Read into a buffer; bytes that were never written are 0."""
         target = memoryview(target).cast("B")
         self._file.seek(self._at)
         super().readinto(target)
@@ -86,7 +86,7 @@ class ChangingFile(ErrorKeepingFile):
         super().truncate(max(self._end, self._old_end))
 
     def commit(self) -> None:
-        """Write the data that are in memory to their places.
+        """Write the changes that are in memory to the file.
 
         Before that, the old content of these places is written to a second file, which is removed at the end; a process
         that ends in between leaves it for `undo`.
@@ -94,7 +94,7 @@ class ChangingFile(ErrorKeepingFile):
         Raises
         ------
         OSError
-            The disk has not taken everything: nothing has changed.
+            The disk has not taken everything; the file has not changed.
         """
         self.flush()
         if self.error is not None:
@@ -113,7 +113,7 @@ class ChangingFile(ErrorKeepingFile):
         _flush_folder(beside.parent)
 
     def drop(self) -> None:
-        """Remove what was written behind the old end."""
+        """Remove the data written behind the old end."""
         os.ftruncate(self._file.fileno(), self._old_end)
 
 
@@ -124,7 +124,7 @@ def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
     Raises
     ------
     OSError
-        It cannot be opened, or written; or another process is changing it back (`undo`).
+        The file cannot be opened or written, or another process is restoring it (`undo`).
     """
     target = final_target(path)
     with ChangingFile(target) as file, _locked(file._file.fileno(), fcntl.LOCK_SH):
@@ -139,21 +139,21 @@ def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
 
 
 def undo(path: str | os.PathLike[str]) -> bool:
-    """Bring a file back to what it was, if a process ended while it put changes into their places.
+    """Restore the old content of a file if a process ended while it wrote changes to the file.
 
     Returns
     -------
     bool
-        Whether there was anything to do.
+        Whether there was anything to restore.
 
     Raises
     ------
     OSError
-        It cannot be done, or another process is about to change the file.
+        The content cannot be restored, or another process is about to change the file.
     """
     target = final_target(path)
     beside = undo_path(target)
-    if not target.exists():  # somebody has removed it
+    if not target.exists():  # another process has removed it
         beside.unlink(missing_ok=True)
     if not beside.exists():
         return False
@@ -174,7 +174,7 @@ def undo(path: str | os.PathLike[str]) -> bool:
 
 
 def _end_of(handle: int) -> int:
-    """Return where a file ends: where HDF5 has noted that, as a process that died may have written more."""
+    """Return the end of a file that HDF5 has noted in it; a process that died may have written more behind it."""
     size, head = os.fstat(handle).st_size, os.pread(handle, 36, 0)
     if head.startswith(b"\x89HDF\r\n\x1a\n") and head[8] in (2, 3):  # the format's second and third superblock
         return min(size, int.from_bytes(head[28:36], "little"))
@@ -203,7 +203,7 @@ def _locked(handle: int, how: int) -> Iterator[None]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where its file system can."""
+    """Flush a folder's entries to the disk, if its file system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):

@@ -8,11 +8,11 @@ from .errors import InputError
 
 
 class Uncopied:
-    """Base of what holds communicators, threads or memory of several ranks: a copy would free them twice."""
+    """Base class of objects with communicators, threads or shared memory, which a copy would free a second time."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        # Python asks this for `copy.copy`, `copy.deepcopy` and pickles alike.
+        # Python calls this for `copy.copy`, `copy.deepcopy` and pickles.
         raise InputError(
-            f"expected something that can be copied or pickled, received a {type(self).__name__}, which belongs to its "
+            f"expected an object that can be copied or pickled, received a {type(self).__name__}, which belongs to its "
             "process and its ranks: make another one with the same arguments"
         )
