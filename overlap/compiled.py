@@ -98,7 +98,8 @@ def _without_constants(get_call_template: Callable[..., Any]) -> Callable[..., A
 
     def of_types(args: Any, kws: Any) -> Any:
         return get_call_template(
-            tuple(types.unliteral(one) for one in args), {name: types.unliteral(one) for name, one in kws.items()}
+            tuple(types.unliteral(argument) for argument in args),
+            {name: types.unliteral(argument) for name, argument in kws.items()},
         )
 
     return of_types
@@ -126,12 +127,12 @@ class CFunction:
         """Return the address of the function."""
         with self._lock:
             if self._compiled is None:
-                made: Any = CFunc(self._function, normalize_signature(self._signature), {}, self._options)
+                compiled: Any = CFunc(self._function, normalize_signature(self._signature), {}, self._options)
                 with suppress(RuntimeError, OSError):  # no folder to write to
-                    made._cache = _Cache(self._function, sorted(self._options.items()))
-                    made.compile = made._cache.in_turn(made.compile)
-                made.compile()
-                self._compiled = made
+                    compiled._cache = _Cache(self._function, sorted(self._options.items()))
+                    compiled.compile = compiled._cache.in_turn(compiled.compile)
+                compiled.compile()
+                self._compiled = compiled
             return int(self._compiled.address)
 
 
@@ -267,18 +268,18 @@ def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
 
 def _modules_of_code(function: Callable[..., Any]) -> dict[str, ModuleType]:
     """Find the modules with compiled code that a function's module reaches through its names."""
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     todo: list[Any] = [function.__module__]
     while todo:
         name = todo.pop()
         module = sys.modules.get(name)
-        if module is None or name in found or name.partition(".")[0] in ("numba", "numpy"):
+        if module is None or name in modules or name.partition(".")[0] in ("numba", "numpy"):
             continue
         values = tuple(vars(module).values())
         if name != function.__module__ and not any(isinstance(value, (Dispatcher, _Intrinsic)) for value in values):
             continue
-        found[name] = module
+        modules[name] = module
         todo += {
             value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in values
         } - {None}
-    return found
+    return modules

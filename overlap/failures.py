@@ -126,7 +126,7 @@ def polls_of(comm: MPI.Intracomm) -> int:
     cores: Any = machine.allgather(os.sched_getaffinity(0))
     machine.Free()
     shared = len(set().union(*cores)) < len(cores) or any(
-        len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores)
+        len(set().union(*cores[:place]) | own_cores) < place + 1 for place, own_cores in enumerate(cores)
     )
     return _POLLS_SHARED if shared else _POLLS
 

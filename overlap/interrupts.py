@@ -50,12 +50,12 @@ class _Held:
     def __enter__(self) -> Self:
         if self._depth == 0:
             try:
-                found = list(map(getsignal, _NUMBERS))
-                if found != self._found:
+                handlers = list(map(getsignal, _NUMBERS))
+                if handlers != self._found:
                     self._callable = [
-                        (number, handler) for number, handler in zip(_NUMBERS, found) if callable(handler)
+                        (number, handler) for number, handler in zip(_NUMBERS, handlers) if callable(handler)
                     ]
-                    self._found = found
+                    self._found = handlers
                 for number, handler in self._callable:
                     self._handlers[number] = handler
                     set_handler(number, self._wrapper)

@@ -85,7 +85,7 @@ class Guard:
         """Notify `listener` of a loss, as long as the listener exists."""
         self._listeners.add(listener)
 
-    def source(self, comm: MPI.Intracomm, other: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
+    def source(self, comm: MPI.Intracomm, guarded_comm: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
         """Return `comm`, or a function that makes a communicator which the runtime frees, as source of a runtime.
 
         `other` is a guarded communicator of the same ranks, which is duplicated.
@@ -93,11 +93,11 @@ class Guard:
         if self._owned:
             return comm
         self._owned = True
-        return (lambda: comm) if self._settled else self._duplicated(other)
+        return (lambda: comm) if self._settled else self._duplicated(guarded_comm)
 
-    def _duplicated(self, other: MPI.Intracomm) -> Callable[[], MPI.Intracomm]:
+    def _duplicated(self, guarded_comm: MPI.Intracomm) -> Callable[[], MPI.Intracomm]:
         def duplicate() -> MPI.Intracomm:
-            self._own = other.Dup()
+            self._own = guarded_comm.Dup()
             return self._own
 
         return duplicate
@@ -228,16 +228,16 @@ def detecting_loss(comm: MPI.Comm, what: str) -> DetectingLoss:
 
 def guard_of(comm: MPI.Comm) -> Guard | None:
     """Return the guard of a communicator, or None."""
-    found: Any = None if _key is None or comm == MPI.COMM_NULL else comm.Get_attr(_key)
-    return found
+    guard: Any = None if _key is None or comm == MPI.COMM_NULL else comm.Get_attr(_key)
+    return guard
 
 
-def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
+def guarded(derived: Any_comm, comm: MPI.Comm) -> Any_comm:
     """Guard a communicator made from another one, if the latter is guarded, and return it."""
     guard = guard_of(comm)
-    if guard is not None and made != MPI.COMM_NULL:
-        guard.add(made)
-    return made
+    if guard is not None and derived != MPI.COMM_NULL:
+        guard.add(derived)
+    return derived
 
 
 def _end_without_the_launcher() -> None:
@@ -253,7 +253,7 @@ def _end_without_the_launcher() -> None:
 def _at_exit() -> None:
     """Detect losses that no call has detected, so that all surviving ranks end in the same way."""
     if not MPI.Is_finalized():
-        for guard in [one for one in _guards if one.comm != MPI.COMM_NULL]:
+        for guard in [known for known in _guards if known.comm != MPI.COMM_NULL]:
             with suppress(MPI.Exception, RankLost):
                 guard.poll("the end of the process")
 

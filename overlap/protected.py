@@ -84,8 +84,8 @@ class _Part:
         """Return this part's array of field `number`, given the distributions of all fields."""
         sizes = [int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(places, dtypes)]
         first = sum(sizes[:number])
-        found = self._data[first : first + sizes[number]].view(dtypes[number])
-        return found.reshape(places[number].shape)
+        items = self._data[first : first + sizes[number]].view(dtypes[number])
+        return items.reshape(places[number].shape)
 
     def messages(self) -> list[np.ndarray]:
         """Cut the part into messages that MPI can send."""
@@ -131,19 +131,19 @@ class Protected(CollectiveContext):
     def __init__(
         self, fields: DistArray | Sequence[DistArray], copies: int = 1, *, deadline_s: float | None = 60.0
     ) -> None:
-        given = [fields] if isinstance(fields, DistArray) else list(fields)
-        comm = _communicator(given)
+        listed = [fields] if isinstance(fields, DistArray) else list(fields)
+        comm = _communicator(listed)
         self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
         with coordinator.collective_section("protecting fields", coordinator.close):
             coordinator.check(
-                "protecting fields", _problem(given, comm, copies), copies=_shown(copies), fields=len(given)
+                "protecting fields", _problem(listed, comm, copies), copies=_shown(copies), fields=len(listed)
             )
-            self._fields, self.copies = given, index(copies)
-            self._dtypes = [field.dtype for field in given]
-            self._whole_shapes = [field.global_shape for field in given]
-            everyone = coordinator.allgather((MPI.Get_processor_name(), [field.distribution for field in given]))
-            self._places = [places for _, places in everyone]
-            nodes = [name for name, _ in everyone]
+            self._fields, self.copies = listed, index(copies)
+            self._dtypes = [field.dtype for field in listed]
+            self._whole_shapes = [field.global_shape for field in listed]
+            ranks_places = coordinator.allgather((MPI.Get_processor_name(), [field.distribution for field in listed]))
+            self._places = [places for _, places in ranks_places]
+            nodes = [name for name, _ in ranks_places]
             size, rank = coordinator.size, coordinator.rank
             shifts = _shifts(nodes, self.copies)
             self._partners = [(rank + shift) % size for shift in shifts]
@@ -216,15 +216,15 @@ class Protected(CollectiveContext):
         coordinator = self._coordinator
         # After this header all ranks have received the last save, so the one before it may be overwritten.
         coordinator.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
-        mine, *others = self._parts[self._saves % _GENERATIONS]
+        own_part, *kept_parts = self._parts[self._saves % _GENERATIONS]
         self._saves += 1
         sources = self._owners[1:]
         with coordinator.watching("the beginning of a save") as comm:
-            for part, source in zip(others, sources):
+            for part, source in zip(kept_parts, sources):
                 self._requests += [comm.Irecv(message, source, _TAG) for message in part.messages()]
-            mine.fill(self._fields, index(step))
+            own_part.fill(self._fields, index(step))
             for partner in self._partners:
-                self._requests += [comm.Isend(message, partner, _TAG) for message in mine.messages()]
+                self._requests += [comm.Isend(message, partner, _TAG) for message in own_part.messages()]
 
     def test(self) -> bool:
         """Let the save that has begun progress, and return whether it has ended on this rank."""
@@ -243,8 +243,8 @@ class Protected(CollectiveContext):
 
     def _changed(self) -> str | None:
         """Return a text that names a field whose distribution or type has changed, or None."""
-        mine = self._places[self._coordinator.rank]
-        for number, (field, place, dtype) in enumerate(zip(self._fields, mine, self._dtypes)):
+        own_places = self._places[self._coordinator.rank]
+        for number, (field, place, dtype) in enumerate(zip(self._fields, own_places, self._dtypes)):
             if field.distribution != place or field.dtype != dtype:
                 return (
                     f"expected field {number} of {place} and {dtype}, as when it was protected, received one of "
@@ -285,21 +285,20 @@ class Protected(CollectiveContext):
             runtime.preflight(problem or (None if self._saves else "expected a save before, received none"))
             kept = [(owner, part) for parts in self._parts for owner, part in zip(self._owners, parts)]
             steps = [part.whole() for _, part in kept]
-            everyone = coordinator.allgather(
+            answers = coordinator.allgather(
                 ([(owner, step) for (owner, _), step in zip(kept, steps) if step is not None], places)
             )
-        step, providers = _newest(
-            [held for held, _ in everyone], len(self._places)
-        )  # raises on all ranks if parts are missing
-        mine = {
+        # Raises on all ranks if parts are missing.
+        step, providers = _newest([held for held, _ in answers], len(self._places))
+        provided = {
             owner: part
-            for (owner, part), found in zip(kept, steps)
-            if found == step and providers[owner] == coordinator.rank
+            for (owner, part), part_step in zip(kept, steps)
+            if part_step == step and providers[owner] == coordinator.rank
         }
-        targets = [theirs for _, theirs in everyone]
+        targets = [rank_targets for _, rank_targets in answers]
         with runtime.collective_section("bringing fields back"):
             fields = [
-                self._brought(runtime, number, mine, providers, [theirs[number] for theirs in targets])
+                self._brought(runtime, number, provided, providers, [rank_targets[number] for rank_targets in targets])
                 for number in range(len(self._dtypes))
             ]
         return Restored(step, fields)
@@ -315,20 +314,20 @@ class Protected(CollectiveContext):
                 for shape, place in zip(self._whole_shapes, self._places[0])
             ], None
         try:
-            found = [Distribution(one.global_shape, one.axes, one.local_slice) for one in like]
-            fits = [one.global_shape for one in found] == self._whole_shapes
-            fits = fits and all(same_ranks(one.comm, comm) for one in like)
+            distributions = [Distribution(array.global_shape, array.axes, array.local_slice) for array in like]
+            fits = [array.global_shape for array in distributions] == self._whole_shapes
+            fits = fits and all(same_ranks(array.comm, comm) for array in like)
         except Exception as error:
             return [], f"expected like to be arrays, or specs of a plan, received {formatted(error)[0]}"
         if fits:
-            return found, None
+            return distributions, None
         return [], f"expected like to be of shapes {self._whole_shapes} over the ranks of the runtime, received others"
 
     def _brought(
         self,
         runtime: Runtime,
         number: int,
-        mine: dict[int, _Part],
+        provided: dict[int, _Part],
         providers: list[int],
         targets: list[Distribution],
     ) -> DistArray:
@@ -337,26 +336,26 @@ class Protected(CollectiveContext):
         boxes = [places[number].local_slice for places in self._places]
         kept = [
             (part.field(number, self._places[owner], self._dtypes), boxes[owner])
-            for owner, part in sorted(mine.items())
+            for owner, part in sorted(provided.items())
         ]
         sent = [
             [(field, within(box, place)) for field, place in kept for box in common(place, [target.local_slice])]
             for target in targets
         ]
-        here = targets[coordinator.rank]
+        own_target = targets[coordinator.rank]
         coming = [
             [
-                within(found, here.local_slice)
-                for found in common(here.local_slice, [box for box, by in zip(boxes, providers) if by == rank])
+                within(region, own_target.local_slice)
+                for region in common(own_target.local_slice, [box for box, by in zip(boxes, providers) if by == rank])
             ]
             for rank in range(coordinator.size)
         ]
-        crossing = Crossing([[box for _, box in some] for some in sent], coming, coordinator.rank)
-        pieces = [[field[box] for field, box in some] for some in sent]
-        whole = np.empty(here.shape, dtype)
+        crossing = Crossing([[box for _, box in rank_pieces] for rank_pieces in sent], coming, coordinator.rank)
+        pieces = [[field[box] for field, box in rank_pieces] for rank_pieces in sent]
+        whole = np.empty(own_target.shape, dtype)
         with coordinator.exclusive.used("restoring a field"), coordinator.watchdog.watching("restoring a field"):
             crossing.exchange(coordinator.comm, pieces, whole, dtype)
-        return placed_as(DistArray, whole, runtime.comm.source, here)
+        return placed_as(DistArray, whole, runtime.comm.source, own_target)
 
     # ---- the end -----------------------------------------------------------------------------
 

@@ -46,9 +46,9 @@ class ChangingFile(ErrorKeepingFile):
         return self._at
 
     def read(self, count: int) -> bytes:
-        found = bytearray(max(0, min(count, self._end - self._at)))
-        self.readinto(found)
-        return bytes(found)
+        content = bytearray(max(0, min(count, self._end - self._at)))
+        self.readinto(content)
+        return bytes(content)
 
     def readinto(self, target: Any) -> int:
         """Read into a buffer; bytes that were never written are 0."""

@@ -1,4 +1,4 @@
-"""Collectives by remote writes: a store into memory that ranks of a node share, instead of a message."""
+"""Collectives by remote writes: stores into memory that ranks of a node share, instead of messages."""
 
 from . import numba_support as _  # noqa: F401 (numba learns to take a `Collectives`)
 from .collectives import Collectives

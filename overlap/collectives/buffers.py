@@ -1,8 +1,8 @@
-"""The collectives with arrays and scalars for arguments: what Python and other compiled code call.
+"""The collectives with arrays and scalars as arguments, for calls from Python and from compiled code.
 
-The first argument is the address of the state of a `Collectives`. Arrays are contiguous in C order, with any
-number of dimensions; on ranks where MPI ignores an array, None may stand for it. What is wrong with an argument
-is told by `slow_path.SlowPath`, on all ranks.
+The first argument is the address of the state of a `Collectives`. Arrays are contiguous in C order, with any number of
+dimensions; on ranks where MPI ignores an array, it may be None. If an argument is wrong, `slow_path.SlowPath` raises on
+all ranks.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from .combine import OPERATIONS, OTHER_TYPE, code_of
 from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, REDUCE, SCATTER, ask, signature
 
 Array = np.ndarray | None
-"""An array, or None where MPI ignores it."""
+"""An array, or None on ranks where MPI ignores it."""
 
 Number = complex | tuple[complex, int]
-"""A number, or one with an index."""
+"""A number, or a pair of a number and an index."""
 
 Memory = tuple[int, int, int, int, int]
-"""What `_memory` tells of an array."""
+"""The result of `_memory`."""
 
-# Why an argument is refused.
+# Reasons for which an argument is rejected.
 NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERLAPPING = range(7)
-_WRITABLE, _CONTIGUOUS = 1, 2  # what an array may not be
+_WRITABLE, _CONTIGUOUS = 1, 2  # flags of an array: not writable, not contiguous
 
 
 def _memory(value: Array) -> Memory:
-    """Tell an array's address, its bytes, its items, its type's code, and what may not be done with it.
+    """Return an array's address, bytes, number of items, type code, and flags (`_WRITABLE`, `_CONTIGUOUS`).
 
-    All of None is 0; the code is `OTHER_TYPE` where there are no reductions of the type. Everything is an integer, so
-    what follows is compiled once for arrays of all types.
+    For None all are 0; the code is `OTHER_TYPE` if there are no reductions of the type. Everything is an integer, so
+    that the functions that use it are compiled once for arrays of all types.
     """
     raise NotImplementedError
 
 
 def _scalar(value: Number) -> tuple[int, int]:
-    """Bytes of a number, or of a pair of them, and its type's code."""
+    """Return the bytes and the type code of a number or of a pair."""
     raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ def _memory_compiled(value: Any) -> Callable[..., Memory] | None:
     if not isinstance(value, types.Array):
         return None
     code = _code(as_dtype(value.dtype))
-    contiguous = value.layout in "CF"  # one after the other as they are in memory
+    contiguous = value.layout in "CF"  # the items are adjacent in memory, in either order
     missing = (0 if value.mutable else _WRITABLE) | (0 if contiguous else _CONTIGUOUS)
 
     def compiled(value: Any) -> Memory:
@@ -72,7 +72,7 @@ def _memory_compiled(value: Any) -> Callable[..., Memory] | None:
 
 @overload(_scalar)
 def _scalar_compiled(value: Any) -> Callable[..., tuple[int, int]] | None:
-    if isinstance(value, types.Array):  # there is no such function
+    if isinstance(value, types.Array):  # None: no compiled function accepts an array here
         return None
     if isinstance(value, types.BaseTuple):
         dtype = np.dtype([("value", as_dtype(value[0])), ("index", as_dtype(value[1]))], align=True)
@@ -100,7 +100,7 @@ def _refuse(state: Words, reason: int, expected: int, received: int) -> None:
 
 @njit
 def _allowed(state: Words, memory: Memory, written: bool) -> tuple[int, int, int, int]:
-    """Address, bytes, items and type's code of an array that may be read, and written to."""
+    """Return address, bytes, items and type code of an array; reject one that must not be used so."""
     address, nbytes, items, code, missing = memory
     if missing & _WRITABLE and written:
         _refuse(state, READ_ONLY, 0, 0)
@@ -111,7 +111,7 @@ def _allowed(state: Words, memory: Memory, written: bool) -> tuple[int, int, int
 
 @njit
 def _kernel(state: Words, code: int, op: int) -> int:
-    """Address of the kernel of an operation on a type."""
+    """Return the address of the kernel of an operation on a type."""
     if code == OTHER_TYPE or op < 0 or op >= OPERATIONS:
         _refuse(state, NO_OPERATION, code, op)
     place = code * OPERATIONS + op
@@ -129,23 +129,32 @@ def _check_root(state: Words, root: int) -> None:
 
 @njit
 def _check_whole(
-    state: Words, piece: int, nbytes: int, code: int, whole: int, whole_nbytes: int, other: int, place: int, pieces: int
+    state: Words,
+    piece: int,
+    nbytes: int,
+    code: int,
+    whole: int,
+    whole_nbytes: int,
+    whole_code: int,
+    place: int,
+    pieces: int,
 ) -> None:
-    """Refuse an array that is not of so many pieces of the same type.
+    """Reject an array that does not have `pieces` times the bytes of a piece and the piece's type.
 
-    And a piece that stands in it, but not at its own place: the other array is written or read meanwhile.
+    Also reject a piece that lies inside of the array but not at its own place, because the collective would read and
+    write overlapping memory.
     """
     if nbytes * pieces != whole_nbytes:
         _refuse(state, OTHER_SIZE, nbytes * pieces, whole_nbytes)
-    if code != other:
-        _refuse(state, OTHER_DTYPE, code, other)
+    if code != whole_code:
+        _refuse(state, OTHER_DTYPE, code, whole_code)
     if piece != whole + place * nbytes and piece < whole + whole_nbytes and whole < piece + nbytes:
         _refuse(state, OVERLAPPING, 0, 0)
 
 
 @njit
 def Barrier(address: int) -> None:
-    """Wait until all ranks have called it."""
+    """Wait until all ranks have made this call."""
     collective(address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, signature(BARRIER, 0, 0, 0, 0))
 
 
@@ -177,8 +186,8 @@ def _scatter(address: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
     _check_root(state, root)
     send = 0
     if state[protocol.RANK] == root:
-        send, whole_nbytes, _, other = _allowed(state, sendbuf, False)
-        _check_whole(state, target, nbytes, code, send, whole_nbytes, other, root, state[protocol.SIZE])
+        send, whole_nbytes, _, whole_code = _allowed(state, sendbuf, False)
+        _check_whole(state, target, nbytes, code, send, whole_nbytes, whole_code, root, state[protocol.SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     collective(address, SCATTER, send, target, 0, nbytes, root, 0, agreed)
 
@@ -202,8 +211,10 @@ def _gather(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, root: int
     send, nbytes, _, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
-        target, whole_nbytes, _, other = _allowed(state, recvbuf, True)
-        _check_whole(state, send, nbytes, code, target, whole_nbytes, other, state[protocol.RANK], state[protocol.SIZE])
+        target, whole_nbytes, _, whole_code = _allowed(state, recvbuf, True)
+        _check_whole(
+            state, send, nbytes, code, target, whole_nbytes, whole_code, state[protocol.RANK], state[protocol.SIZE]
+        )
     collective(address, kind, send, target, 0, nbytes, root, 0, signature(kind, 0, code, max(root, 0), nbytes))
 
 
@@ -226,8 +237,8 @@ def _reduce(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, op: int, 
     send, nbytes, items, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
-        target, whole_nbytes, _, other = _allowed(state, recvbuf, True)
-        _check_whole(state, send, nbytes, code, target, whole_nbytes, other, 0, 1)
+        target, whole_nbytes, _, target_code = _allowed(state, recvbuf, True)
+        _check_whole(state, send, nbytes, code, target, whole_nbytes, target_code, 0, 1)
     kernel = _kernel(state, code, op)
     agreed = signature(kind, op, code, max(root, 0), nbytes)
     collective(address, kind, send, target, items, nbytes, root, kernel, agreed)
@@ -235,7 +246,7 @@ def _reduce(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, op: int, 
 
 @njit
 def allreduce(address: int, value: Number, op: int) -> Number:
-    """All ranks' numbers, or pairs (value, index), combined."""
+    """Combine the numbers, or the pairs (value, index), of all ranks."""
     state = words(address)
     nbytes, code = _scalar(value)
     kernel = _kernel(state, code, op)

@@ -1,13 +1,14 @@
 """Collectives between nodes as chains of steps: each is prepared once, and compiled code runs it any number of times.
 
-What a rank has to do in a collective of several nodes (which messages it sends and expects, what is copied where, what
-its node does in the window) depends on what the collective is (`protocol.signature`) and on nothing else. So `nodes`
-writes it down once, as steps in memory, like the chained descriptors of remote writes (Matsumoto et al. 2015). Compiled
-code finds a chain by its signature, and asks Python for one that is not there yet. Messages are persistent requests, of
-which MPI takes addresses alone: so its functions are called from compiled code, whatever the library.
+The work of a rank in a collective of several nodes (the messages that it sends and expects, the copies, its node's part
+in the window) depends on the collective's signature (`protocol.signature`) alone. So `nodes` writes it once, as steps
+in memory, like the chained descriptors of remote writes (Matsumoto et al. 2015). Compiled code finds a chain by its
+signature, and asks Python to make a missing one. Messages are persistent requests, which MPI functions take by their
+addresses alone, so compiled code can call these functions of any MPI library.
 
-A *message buffer* is memory for messages to or from one rank: a line of words for us, then the data, with a header in
-the word before them: what the collective is. The steps are instructions of `lowlevel.copy_table`, and some more.
+A *message buffer* is memory for messages to or from one rank: a cache line of words for the library, then the data,
+preceded by a header word with the collective's signature. The steps are instructions of `lowlevel.copy_table`, and a
+few others.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from ..lowlevel.memory import LINE, Words, begin_wait, call_function, call_mpi, 
 from . import node, protocol
 from .protocol import NOTHING, ask
 
-# Words of a message buffer: address of its request, the other rank, address of a count of messages, whether one is
-# under way, and whether it goes to the other rank.
+# Words of a message buffer: address of its request, the other rank, address of a count of messages, whether a message
+# is under way, and whether the buffer is for sending.
 REQUEST, OTHER, COUNTED, ACTIVE, SENT = range(5)
 HEADER, DATA = 2 * LINE - 8, 2 * LINE  # bytes from the begin of a message buffer
 
-# What a step does beside copies: start the message of a buffer, wait for it, combine the source with another operand
-# (its base and offset, and the items), and a collective of the node (its kind, bytes and root).
+# Steps other than copies: start the message of a buffer, wait for it, combine the source with another operand (its
+# base, offset and number of items), and make a collective of the node (its kind, bytes and root).
 START, AWAIT, COMBINE, ON_NODE, END = range(OTHERS, OTHERS + 5)
 NOWHERE, SEND, TARGET = (0, 0), (1, 0), (2, 0)  # operands: a base, and an offset
 
-PLACES = 1024  # of the table of chains: signature and address; a power of two
+PLACES = 1024  # entries of the table of chains, a signature and an address each; a power of two
 
 
 @njit
 def collective(
     address: int, kind: int, send: int, target: int, count: int, nbytes: int, root: int, kernel: int, agreed: int
 ) -> None:
-    """Do a collective, by the window, or elsewhere where it goes to other nodes or is too long."""
+    """Make a collective in the window, or by messages if it involves other nodes or is too long."""
     state = words(address)
     if nbytes <= state[protocol.LIMITS + kind]:
         node.collective(address, kind, send, target, count, nbytes, root, kernel, agreed)
@@ -69,7 +70,7 @@ def _elsewhere(
 
 @njit
 def place_of(table: int, agreed: int) -> Words:
-    """Return the words of a chain in the table, or those where it is to be written."""
+    """Return the entry of a chain in the table, or the entry in which to write it."""
     number = agreed * 0x1E3779B97F4A7C15 >> 40
     while True:
         place = words(table + 16 * (number & (PLACES - 1)))
@@ -88,7 +89,7 @@ def enter(table: int, agreed: int, chain: int) -> None:
 
 @njit
 def _run(state: Words, chain: int) -> None:
-    """Take the steps of a chain."""
+    """Run the steps of a chain."""
     count, kernel, agreed = state[protocol.ARGUMENTS + 2], state[protocol.ARGUMENTS + 5], state[protocol.ARGUMENTS + 6]
     bases = words(state[protocol.SELF] + 8 * protocol.BASES)
     state[protocol.ROUND] += 1
@@ -120,7 +121,7 @@ def _run(state: Words, chain: int) -> None:
 
 @njit
 def _start(state: Words, buffer: int, agreed: int) -> None:
-    """Begin to send the message of a buffer, or to expect one."""
+    """Start to send or to receive the message of a buffer."""
     content = words(buffer)
     words(buffer + HEADER)[0] = agreed if content[SENT] else NOTHING
     code = call_mpi(state[protocol.MPI_START], (content[REQUEST],))
@@ -133,7 +134,7 @@ def _start(state: Words, buffer: int, agreed: int) -> None:
 
 @njit
 def _await(state: Words, buffer: int, agreed: int) -> None:
-    """Wait until a message is sent or has come, and see that one that has come is of the same collective."""
+    """Wait until a message has been sent or received; check that a received one belongs to the same collective."""
     content = words(buffer)
     if not _tested(state, content):
         clock = state[protocol.SCRATCH] + 2 * LINE
@@ -154,10 +155,10 @@ def _await(state: Words, buffer: int, agreed: int) -> None:
 
 @njit
 def _tested(state: Words, content: Words) -> bool:
-    flag = state[protocol.SCRATCH] + 3 * LINE  # and MPI's status behind it
+    flag = state[protocol.SCRATCH] + 3 * LINE  # with MPI's status behind it
     code = call_mpi(state[protocol.MPI_TEST], (content[REQUEST], flag, flag + 16))
     if code != 0:
         content[ACTIVE] = 0
-        ask(state, protocol.FAULT, code)  # raises, unless the message is longer than expected: the header tells of that
+        ask(state, protocol.FAULT, code)  # raises, unless the message is longer than expected, which the header shows
         return True
     return load_int(flag) != 0

@@ -26,13 +26,14 @@ from .window import Window
 
 _SMALLEST = 1024  # bytes of a slot; each rank has a cache line of it at least
 OPERATIONS = tuple((getattr(MPI, op.name), op) for op in Op)
-_SEND, _RECEIVE = range(2)  # the places of two arrays
-_IN_PLACE = {buffers.Scatter: _RECEIVE}  # which of them `MPI.IN_PLACE` may stand for; of other collectives the first
-_ROOTS_OWN = {buffers.Scatter: _SEND, buffers.Gather: _RECEIVE, buffers.Reduce: _RECEIVE}  # the root alone looks at it
-_WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
-_UNKNOWN = NumbaError, NotImplementedError, OverflowError  # of types that numba cannot compile, and too large numbers
+_SEND, _RECEIVE = range(2)  # indices of the two arrays
+_IN_PLACE = {buffers.Scatter: _RECEIVE}  # the array that may be `MPI.IN_PLACE`; in other collectives the first
+# The array that matters on the root alone.
+_ROOTS_OWN = {buffers.Scatter: _SEND, buffers.Gather: _RECEIVE, buffers.Reduce: _RECEIVE}
+_WHOLE = (buffers.Reduce, buffers.Allreduce)  # collectives whose two arrays are equally long
+_UNKNOWN = NumbaError, NotImplementedError, OverflowError  # for types that numba cannot compile and too large numbers
 _ABSENT = object()  # an argument that a collective does not have
-_AS_BYTES = "egG"  # of these types that are numbers: half and long precision
+_AS_BYTES = "egG"  # numeric types that are passed as bytes: half and long precision
 
 
 class Collectives(CollectiveContext):
@@ -63,7 +64,7 @@ class Collectives(CollectiveContext):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Making and freeing the instance is collective over the communicator. Messages on it are not affected.
+        Making and freeing the instance is collective over it. Messages on the communicator are not affected.
     max_nbytes : int
         Bytes of each of a rank's two slots in the window. Longer messages pass in pieces.
     deadline_s : float or None
@@ -73,14 +74,14 @@ class Collectives(CollectiveContext):
     Attributes
     ----------
     rank, size : int
-        As of the communicator.
+        This rank in the communicator, and its number of ranks.
     nodes : int
-        How many nodes its ranks are on, as `MPI.COMM_TYPE_SHARED` has them.
+        Number of nodes of the ranks, according to `MPI.COMM_TYPE_SHARED`.
 
     Raises
     ------
     InputError
-        On all ranks, if an argument makes no sense or differs between ranks.
+        On all ranks, if an argument is not valid or differs between ranks.
 
     Examples
     --------
@@ -99,12 +100,13 @@ class Collectives(CollectiveContext):
             with held_signals(), detecting_loss(comm, "making collectives"):
                 self._make(comm, max_nbytes, deadline_s)
         except BaseException as error:
-            if hasattr(self, "_slow_path"):  # a signal handler's, when the other ranks have made theirs
+            # A signal handler may have raised after the other ranks have made their instances.
+            if hasattr(self, "_slow_path"):
                 self._slow_path.left_by(error)
             raise
 
     def _make(self, comm: MPI.Intracomm, max_nbytes: int, deadline_s: float | None) -> None:
-        """Agree on the arguments, and make what there is between the ranks (collective)."""
+        """Agree on the arguments, and make the window and the messages between the ranks (collective)."""
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
         node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
@@ -131,13 +133,12 @@ class Collectives(CollectiveContext):
         if self.size > 1:
             self._begun()
 
-    # Each method begins with what compiled code can take as it is; whatever else it is given, a subclass of
-    # ndarray or another operation's spelling, is brought into that form by `_again`. An exception may leave a method
-    # before or after the compiled code as well, by a signal handler: then the other ranks are told, too. Holding
-    # signals would take longer than a collective.
+    # Each method first calls compiled code with its arguments as they are. If they are of other types (a subclass of
+    # ndarray, an operation given in another form), `_again` converts them. A signal handler may raise before or after
+    # the compiled code; then the other ranks are notified, too. Holding signals would take longer than a collective.
 
     def Barrier(self) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have made this call."""
         try:
             buffers.Barrier(self._address)
         except BaseException as error:
@@ -150,7 +151,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         buf : ndarray
-            Contiguous, of one size and type on all ranks; read on the root, written on the others.
+            Contiguous, of the same size and type on all ranks; read on the root, written on the others.
         root : int
         """
         try:
@@ -166,9 +167,9 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray or None
-            On the root: `size` times as many items as `recvbuf`. Ignored on the other ranks.
+            On the root, with `size` times as many items as `recvbuf`. Ignored on the other ranks.
         recvbuf : ndarray
-            With one size on all ranks.
+            Of the same size on all ranks.
         root : int
         """
         try:
@@ -184,9 +185,9 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray
-            With one size on all ranks.
+            Of the same size on all ranks.
         recvbuf : ndarray or None
-            On the root: `size` times as many items as `sendbuf`. Ignored on the other ranks.
+            On the root, with `size` times as many items as `sendbuf`. Ignored on the other ranks.
         root : int
         """
         try:
@@ -202,7 +203,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray
-            With one size on all ranks.
+            Of the same size on all ranks.
         recvbuf : ndarray
             With `size` times as many items.
         """
@@ -219,9 +220,9 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray
-            With one size and type on all ranks.
+            With the same size and type on all ranks.
         recvbuf : ndarray or None
-            On the root: of the same size and type. Ignored on the other ranks.
+            On the root, with the size and type of `sendbuf`. Ignored on the other ranks.
         op : Op, int or mpi4py.MPI.Op
         root : int
         """
@@ -238,7 +239,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf, recvbuf : ndarray
-            With one size and type on all ranks.
+            With the same size and type on all ranks.
         op : Op, int or mpi4py.MPI.Op
         """
         try:
@@ -254,7 +255,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         value : number, or (value, index)
-            With one type on all ranks: an int is no float. `MAXLOC` and `MINLOC` take pairs.
+            With the same type on all ranks: an int is not a float. `MAXLOC` and `MINLOC` take pairs.
         op : Op, int or mpi4py.MPI.Op
 
         Returns
@@ -271,7 +272,7 @@ class Collectives(CollectiveContext):
 
     @property
     def broken(self) -> bool:
-        """Tell whether an exception has left a collective here: then no other one can be made."""
+        """Return whether an exception has ended a collective on this rank, so that no other one can be made."""
         return self._slow_path.broken
 
     def free(self) -> None:
@@ -283,7 +284,7 @@ class Collectives(CollectiveContext):
             Another rank has left by an exception since the last collective. The memory remains until the process ends.
         """
         with held_signals():
-            if self._window.lost is not None:  # there is nobody to free it with
+            if self._window.lost is not None:  # the other ranks cannot take part in freeing it
                 self._window.close()
                 self.freed = True
                 self._over()
@@ -291,7 +292,7 @@ class Collectives(CollectiveContext):
                 self._over()
                 try:
                     if self.size > 1 and not self.broken:
-                        self.Barrier()  # a rank that has left by an exception is seen here; in MPI it is waited for
+                        self.Barrier()  # detects a rank that has left by an exception, for which MPI would wait
                 except BaseException:
                     self._window.close()
                     raise
@@ -305,27 +306,27 @@ class Collectives(CollectiveContext):
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
-        if hasattr(self, "_window"):  # unless it is being made
+        if hasattr(self, "_window"):  # false while the instance is being made
             self._window.close(forked=True)
 
     def _caught(self, error: BaseException) -> None:
-        """Tell the other ranks of what has left a call; unless it is that compiled code cannot take an argument."""
+        """Notify the other ranks of an exception, unless it says that compiled code cannot take an argument."""
         if not isinstance(error, _UNKNOWN):
             self._slow_path.left_by(error)
             raise error
 
     def _again(self, function: Any, *arrays: Any, op: Any = _ABSENT, root: Any = _ABSENT) -> None:
-        """Call compiled code with arguments that it cannot take as they are."""
+        """Convert arguments that compiled code cannot take, and call it."""
         try:
             numbers = [] if op is _ABSENT else [self._number_of(op)]
-            here = True
+            is_root = True
             if root is not _ABSENT:
                 numbers.append(self._root(root))
-                here = numbers[-1] == self.rank
-            in_place = _IN_PLACE.get(function, _SEND) if here and len(arrays) > 1 else None
+                is_root = numbers[-1] == self.rank
+            in_place = _IN_PLACE.get(function, _SEND) if is_root and len(arrays) > 1 else None
             plain = [
                 None
-                if (place == _ROOTS_OWN.get(function) and not here) or (place == in_place and array is MPI.IN_PLACE)
+                if (place == _ROOTS_OWN.get(function) and not is_root) or (place == in_place and array is MPI.IN_PLACE)
                 else self._array(array, whole=function in _WHOLE)
                 for place, array in enumerate(arrays)
             ]
@@ -341,32 +342,32 @@ class Collectives(CollectiveContext):
             raise
 
     def _array(self, array: Any, whole: bool) -> np.ndarray | None:
-        """Return an argument as a plain array of the same memory; `whole` is one of numbers that are combined."""
+        """Return an argument as a plain array of the same memory; if `whole`, its numbers are to be combined."""
         if array is None and not whole:
             return None
         if problem := mask_problem(array=array):
             self._slow_path.refuse(f"{problem} (rank {self.rank})")
         try:
-            found = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
+            converted = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
             if array is MPI.IN_PLACE or array is MPI.BOTTOM:  # buffers of no bytes
                 raise TypeError
         except Exception:  # a user's object can raise anything
             self._refuse(f"{type(array).__name__}, which has no memory of its own")
-        plain: np.ndarray = found.view(np.ndarray)
+        plain: np.ndarray = converted.view(np.ndarray)
         if plain.flags.f_contiguous and not plain.flags.c_contiguous:
-            plain = plain.T  # the same items in the order of memory
+            plain = plain.T  # the items in the order of memory
         movable = not whole and plain.dtype.char in _AS_BYTES and plain.ndim and plain.flags.c_contiguous
         return plain.view(np.uint8) if movable else plain
 
     def _own_piece(self, array: np.ndarray | None) -> np.ndarray | None:
-        """Return what `MPI.IN_PLACE` stands for where the other array has a piece for each rank."""
+        """Return this rank's piece of an array with a piece for each rank, for which `MPI.IN_PLACE` stands."""
         if array is None or not array.flags.c_contiguous:
             return array
         count = array.size // self.size
         return array.reshape(-1)[self.rank * count : (self.rank + 1) * count]
 
     def _root(self, root: Any) -> int:
-        """Return the number of a root, however it is spelled."""
+        """Return a root as an int; raise on all ranks if it is no rank."""
         try:
             number = operator.index(root)
         except Exception:  # a user's object can raise anything
@@ -378,7 +379,7 @@ class Collectives(CollectiveContext):
         return number
 
     def _number_of(self, op: Any) -> int:
-        """Return the number of an operation, however it is spelled."""
+        """Return the number of an operation; raise on all ranks if it is none."""
         try:
             return operation_number(op)
         except Exception:  # a user's object can raise anything
@@ -393,17 +394,17 @@ class Collectives(CollectiveContext):
 
 
 def operation_number(op: Op | int | MPI.Op) -> int:
-    """Return the number of an operation, however it is spelled; `TypeError` if it is none."""
+    """Return the number of an operation given as `Op`, int or MPI's; raise `TypeError` for anything else."""
     if isinstance(op, MPI.Op):
-        for other, number in OPERATIONS:
-            if op == other:
+        for known, number in OPERATIONS:
+            if op == known:
                 return int(number)
     given: Any = op
     return operator.index(given)
 
 
 def _check(comm: Any, max_nbytes: Any, deadline_s: Any) -> None:
-    """Raise an `InputError` on all ranks, unless all have the same arguments, and good ones."""
+    """Raise an `InputError` on all ranks unless the arguments are valid and equal on all ranks."""
     if not isinstance(comm, MPI.Intracomm):
         raise InputError(f"expected an intracommunicator, received {repr_of(comm)}")
     problem = None
@@ -411,11 +412,11 @@ def _check(comm: Any, max_nbytes: Any, deadline_s: Any) -> None:
         problem = f"expected max_nbytes to be a number of bytes below 2**31, received {repr_of(max_nbytes)}"
     elif deadline_s is not None and not (isinstance(deadline_s, Real) and 0 < float(deadline_s) < np.inf):
         problem = f"expected deadline_s to be a positive number of seconds or None, received {repr_of(deadline_s)}"
-    found = comm.allgather((problem, None if problem else int(max_nbytes)))
-    for rank, (text, _) in enumerate(found):
+    answers = comm.allgather((problem, None if problem else int(max_nbytes)))
+    for rank, (text, _) in enumerate(answers):
         if text:
             raise InputError(f"{text} (rank {rank})")
-    if len({nbytes for _, nbytes in found}) > 1:
+    if len({nbytes for _, nbytes in answers}) > 1:
         raise InputError(
-            f"expected the same max_nbytes on all ranks, received {', '.join(str(nbytes) for _, nbytes in found)}"
+            f"expected the same max_nbytes on all ranks, received {', '.join(str(nbytes) for _, nbytes in answers)}"
         )

@@ -1,8 +1,8 @@
-"""Reductions of scalars and arrays, in compiled code: the operations, their numbers, and for which types they are.
+"""Reductions of scalars and arrays in compiled code: the operations, their numbers and types.
 
-Every reduction combines the ranks' values one after the other in the order of ranks, or by halves of aligned
-groups of ranks, the lower ones first: the same order on all ranks, whoever comes first. So the result is the
-same to the last bit on all of them and in every run.
+Every reduction combines the ranks' values one after the other in the order of ranks, or pairwise by halves of aligned
+groups of ranks, lower ranks first. This order does not depend on which rank arrives first, so the result is the same to
+the last bit on all ranks and in every run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numba.np.numpy_support import from_dtype
 from ..compiled import Compilation, intrinsic, njit
 
 Function = Callable[[Any, Any], Any]
-"""What combines two values."""
+"""A function that combines two values."""
 
 
 class Op(enum.IntEnum):
     """Operations of reductions; compiled code takes them as well.
 
-    Logical operations are of truth values and give 0 or 1, bitwise ones are for integers, complex numbers are
-    only added and multiplied, truth values neither. `MAXLOC` and `MINLOC` are for pairs (value, index): of
-    equal values that with the lowest index counts.
+    Logical operations combine truth values and give 0 or 1; bitwise operations are for integers. Complex numbers can
+    only be added and multiplied, truth values neither. `MAXLOC` and `MINLOC` are for pairs (value, index); if values
+    are equal, the lowest index counts.
 
     Examples
     --------
@@ -97,7 +97,7 @@ _PAIRS = [
     np.dtype([("value", value), ("index", index)], align=True)
     for value, index in (("f8", "i8"), ("f4", "i4"), ("i8", "i8"), ("i4", "i4"), ("f8", "i4"), ("i8", "i4"))
 ]
-DTYPES = [np.dtype(code) for code in "?bhilqBHILQfdFD"] + _PAIRS  # a type's code is its place
+DTYPES = [np.dtype(code) for code in "?bhilqBHILQfdFD"] + _PAIRS  # the code of a type is its index here
 OTHER_TYPE = 63
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)} | {
     tuple(dtype[name] for name in dtype.names or ()): code for code, dtype in enumerate(DTYPES) if dtype.names
@@ -105,7 +105,7 @@ _CODES = {dtype: code for code, dtype in enumerate(DTYPES)} | {
 
 
 def code_of(dtype: np.dtype[Any]) -> int | None:
-    """Return the code of a type; None where there are no reductions of it. Names of fields do not matter."""
+    """Return the code of a type; None if it has no reductions. Names of fields do not matter."""
     if not dtype.names:
         return _CODES.get(dtype)
     code = _CODES.get(tuple(dtype[name] for name in dtype.names))
@@ -113,7 +113,7 @@ def code_of(dtype: np.dtype[Any]) -> int | None:
 
 
 def operations_of(code: int) -> tuple[Op, ...]:
-    """Return the operations that there are for a type."""
+    """Return the operations for a type."""
     return tuple(map(Op, _functions_of(code)))
 
 
@@ -137,7 +137,7 @@ def _extreme(better: Function, value: str, index: str) -> Function:
 
 @intrinsic(prefer_literal=True)
 def _typed(typingctx: Context, address: types.Type, code: types.Literal) -> Compilation:
-    """Take an address as a pointer to items of a type."""
+    """Convert an address to a pointer to items of a type."""
     kind = types.CPointer(from_dtype(DTYPES[code.literal_value]))
 
     def codegen(
@@ -164,10 +164,10 @@ def _applied(code: Any, op: Any, first: Any, second: Any) -> Callable[..., Any]:
 
 @njit
 def _kernel(target: int, first: int, second: int, count: int, code: int, op: int) -> None:
-    """``target = first op second`` for so many items at three addresses; the first two may be the same."""
+    """Compute ``target = first op second`` for `count` items at three addresses; `target` may be `first`."""
     out = carray(_typed(target, code), count)
     b = carray(_typed(second, code), count)
-    if target == first:  # seen by the compiler, so that it need not look for other overlaps
+    if target == first:  # a separate branch, so that the compiler need not check for other overlaps
         for place in range(count):
             out[place] = _apply(code, op, out[place], b[place])
     else:
@@ -176,12 +176,12 @@ def _kernel(target: int, first: int, second: int, count: int, code: int, op: int
             out[place] = _apply(code, op, a[place], b[place])
 
 
-# For each type and operation the address of its kernel, 0 until it is asked for; compiled code reads it.
+# For each type and operation the address of its kernel, 0 until it is compiled; compiled code reads it.
 KERNELS = np.zeros(len(DTYPES) * OPERATIONS, np.int64)
 
 
 def prepare(code: int, op: int) -> None:
-    """Compile the kernel of an operation on a type, unless it is there."""
+    """Compile the kernel of an operation on a type, unless that has been done."""
     number = code * OPERATIONS + op
     if not KERNELS[number]:
         kinds = (*(types.int64,) * 4, types.literal(code), types.literal(int(op)))

@@ -1,6 +1,6 @@
-"""Messages between ranks of several nodes, each with the collective that it belongs to, and notes of what goes wrong.
+"""Messages between ranks of several nodes, each with the signature of its collective, and notes about failures.
 
-Compiled code sends and awaits messages (`chains`); this prepares their buffers, and clears up.
+Compiled code sends and awaits messages (`chains`); this module prepares their buffers, and cleans up.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .protocol import MPI_START, MPI_TEST, NOTHING, PAST, ROUND
 from .slow_path import CollectiveTransport
 
 _COLLECTIVE, _NOTE = 1, 2  # tags
-_FAILED, _ASKED, _ANSWERED = range(3)  # what a note is for
-_ROOM_NBYTES = 1024  # of an expected message at least: one of another collective is longer now and then
-# Where something has failed: MPI may still write to buffers until `free`, though nobody holds them.
+_FAILED, _ASKED, _ANSWERED = range(3)  # kinds of notes
+_ROOM_NBYTES = 1024  # least size of a receive buffer: another collective's message may be longer than the expected one
+# Kept alive after a failure: until `free`, MPI may still write to the buffers.
 _abandoned: list[InterNodeTransport] = []
 
 
 class _Note(NamedTuple):
-    """What ranks tell each other beside their messages: that one has failed, and what it does, where the other waits.
+    """A note beside the messages: a rank has failed, asks what another rank does, or answers that.
 
     Attributes
     ----------
     kind, round : int
     agreed : int
-        What the collective is on the rank that writes.
+        The signature of the collective on the rank that writes.
     sent, taken : int
-        How many messages it has sent to the reader, and taken from it, so far.
+        The messages that the rank has sent to the reader, and received from it, so far.
     """
 
     kind: int
@@ -51,7 +51,7 @@ class MessageBuffer:
     Attributes
     ----------
     address, nbytes : int
-        Where it begins, and how long its data are.
+        The address of the buffer, and the bytes of its data.
     words : ndarray of int64
         See `chains`.
     request : mpi4py.MPI.Prequest
@@ -69,14 +69,14 @@ class MessageBuffer:
 
 
 class InterNodeTransport(CollectiveTransport):
-    """Messages of this rank, and notes, which ranks read while they wait for long.
+    """Messages of this rank, and notes, which ranks read in long waits.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated (collective).
     state : ndarray of int64
-        This rank's among all ranks.
+        This rank's state among all ranks.
     far : sequence of int
         The ranks of other nodes.
     """
@@ -85,8 +85,8 @@ class InterNodeTransport(CollectiveTransport):
         self._comm, self._state, self._far = guarded(comm.Dup(), comm), state, far
         self._notes = FailureChannel(self._comm, _NOTE)
         self._failed: dict[int, tuple[_Note, RankFailure]] = {}  # by rank
-        self._questions: dict[int, int] = {}  # by rank, the round that it asks for
-        self._asked: dict[int, int] = {}  # the same that this rank has asked for
+        self._questions: dict[int, int] = {}  # by rank, the round about which it asks
+        self._asked: dict[int, int] = {}  # by rank, the round about which this rank has asked it
         self._answers: dict[int, _Note] = {}
         self._buffers: list[MessageBuffer] = []
         self._sent_to, self._received_from = np.zeros((2, comm.size), np.int64)
@@ -95,11 +95,11 @@ class InterNodeTransport(CollectiveTransport):
 
     @property
     def messages(self) -> int:
-        """Tell how many this rank has sent."""
+        """Return how many messages this rank has sent."""
         return int(self._sent_to.sum())
 
     def buffer(self, rank: int, nbytes: int, sent: bool) -> MessageBuffer:
-        """Make one for messages of so many bytes to, or from, a rank of another node."""
+        """Make a buffer for messages of `nbytes` bytes to (`sent`) or from a rank of another node."""
         counts = self._sent_to if sent else self._received_from
         nbytes = nbytes if sent else max(nbytes, _ROOM_NBYTES)
         self._buffers.append(MessageBuffer(self._comm, rank, nbytes, sent, address_of(counts[rank:])))
@@ -112,7 +112,7 @@ class InterNodeTransport(CollectiveTransport):
         self._buffers.clear()
 
     def notify(self, failure: RankFailure) -> None:
-        """Tell the ranks of other nodes that this one has failed, and why, once: it leaves messages under way."""
+        """Notify, once, the ranks of other nodes of a failure here, which leaves messages under way."""
         if not self._notified:
             self._notified = True
             _abandoned.append(self)
@@ -120,7 +120,7 @@ class InterNodeTransport(CollectiveTransport):
                 self._note(rank, _FAILED, 0, NOTHING, failure.packed())
 
     def poll(self) -> None:
-        """Read the notes that have come, and answer questions."""
+        """Read the notes that have arrived, and answer questions."""
         for rank, packed in self._notes.received():
             note = _Note(*np.frombuffer(packed, np.int64, len(_Note._fields)).tolist())
             if note.kind == _FAILED:
@@ -129,43 +129,43 @@ class InterNodeTransport(CollectiveTransport):
                 self._questions[rank] = note.round
             else:
                 self._answers[rank] = note
-        here = int(self._state[ROUND])
+        current = int(self._state[ROUND])
         for rank, asked in list(self._questions.items()):
-            if asked <= here:
+            if asked <= current:
                 del self._questions[rank]
-                known = int(self._state[PAST + (asked & 1)]) if asked > here - 2 else NOTHING
+                known = int(self._state[PAST + (asked & 1)]) if asked > current - 2 else NOTHING
                 self._note(rank, _ANSWERED, asked, known)
 
     def never(self, rank: int, coming: bool) -> RankFailure | int | None:
-        """Tell why the next message from a rank never comes, or the last one to it is never taken.
+        """Return why the next message from a rank never arrives, or why the last one to it is never received.
 
         Returns
         -------
         RankFailure
-            Of the rank. Of what it has sent before nothing is lost, and how much that was it has told.
+            The failure of the rank. Messages that it had sent before, whose number it has reported, are not lost.
         int
-            What it does instead (`protocol.signature`), or `NOTHING` where that is not known any more. It is asked
-            once in a round.
+            The signature of the collective that it makes instead, or `NOTHING` if that is not known any more. The rank
+            is asked once in a round.
         None
-            The message may still come, or be taken.
+            The message may still arrive or be received.
         """
         self.poll()
         if rank in self._failed:
             note, failure = self._failed[rank]
             return None if self._possible(rank, coming, note) else failure
-        here = int(self._state[ROUND])
+        current = int(self._state[ROUND])
         answer = self._answers.get(rank)
-        if answer is not None and answer.round == here:
+        if answer is not None and answer.round == current:
             if answer.agreed != NOTHING:
-                return answer.agreed if answer.agreed != self._state[PAST + (here & 1)] else None
+                return answer.agreed if answer.agreed != self._state[PAST + (current & 1)] else None
             return None if self._possible(rank, coming, answer) else NOTHING
-        if self._asked.get(rank) != here:
-            self._asked[rank] = here
-            self._note(rank, _ASKED, here, NOTHING)
+        if self._asked.get(rank) != current:
+            self._asked[rank] = current
+            self._note(rank, _ASKED, current, NOTHING)
         return None
 
     def _possible(self, rank: int, coming: bool, note: _Note) -> bool:
-        """Tell whether a message is on its way from a rank, or has been taken there, as a note of it tells."""
+        """Return whether, according to a rank's note, it has sent the message, or has received it."""
         return bool(self._received_from[rank] < note.sent if coming else self._sent_to[rank] <= note.taken)
 
     def _note(self, rank: int, kind: int, number: int, agreed: int, more: bytes = b"") -> None:
@@ -176,7 +176,7 @@ class InterNodeTransport(CollectiveTransport):
     def free(self) -> None:
         """Free the communicator (collective).
 
-        After a failure there are messages that nobody waits for: MPI wants them received.
+        After a failure there are messages for which no rank waits; MPI requires that they are received.
         """
         status = MPI.Status()
         for buffer in self._buffers:

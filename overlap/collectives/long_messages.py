@@ -1,12 +1,12 @@
-"""Long messages on one node: through the window, or by MPI where that is faster, as measured once on this machine.
+"""Long messages on one node: in the window, or by MPI if that is faster, as measured once on this machine.
 
-A window copies every byte twice, into a slot and out of it, in pieces that overlap; an MPI library may have a way to
-copy it once. Which is faster depends on machine, library, number of ranks and length. So the first message above
-`FROM_NBYTES` of a collective that moves data is preceded by a measurement of both ways, a tenth of a second or so; what
-it found is kept in the user's cache (`files.user_folder`). Reductions stay in the window: there they are faster, and
-the order of their sums is known.
+A window copies every byte twice, into a slot and out of it, in pieces that overlap; an MPI library may copy it only
+once. Which way is faster depends on machine, library, number of ranks and length. So before the first message above
+`FROM_NBYTES` of a collective that moves data, both ways are measured, which takes about a tenth of a second; the result
+is kept in the user's cache (`files.user_folder`). Reductions stay in the window, where they are faster and the order of
+sums is known.
 
-MPI is called when all ranks have come to the collective and agree on it, so nobody waits in it for a rank that
+MPI is called only after all ranks have entered the collective and agree on it, so no rank waits in MPI for a rank that
 does something else.
 """
 
@@ -33,15 +33,15 @@ from .slow_path import CollectiveTransport
 from .window import NO_LIMIT, Window, memory
 
 FROM_NBYTES = 2**15
-SIZES = tuple(2**power for power in range(16, 23))  # measured ones; a message counts as the next longer of them
+SIZES = tuple(2**power for power in range(16, 23))  # measured lengths; the next longer one decides for a message
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 5, 0.001
-_SLOW_S = 0.02  # where a call takes so long, one is enough
-_CLEARLY = 0.95  # MPI's time over the window's, for MPI to be called
+_SLOW_S = 0.02  # for calls that take longer, one is enough
+_CLEARLY = 0.95  # MPI is used if its time is below this share of the window's
 
 
 class LongMessages(CollectiveTransport):
-    """What takes messages above a limit.
+    """Transports messages above a limit, in the window or by MPI.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ class LongMessages(CollectiveTransport):
         self._comm, self._window, self._bounded = comm, window, BoundedWait(deadline_s)
         self._state = state = window.state
         self._address = address_of(state)
-        self.by_mpi: dict[int, tuple[bool, ...]] = {}  # for each kind that is known and each size
+        self.by_mpi: dict[int, tuple[bool, ...]] = {}  # for each measured kind, and each size: whether MPI is faster
         for kind in KINDS if comm.size > 1 else ():
             state[LIMITS + kind] = FROM_NBYTES
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do a collective."""
+        """Make a collective."""
         send, target, _, nbytes, root, _, agreed = arguments
         if kind not in self.by_mpi:
             self._barrier(agreed)
@@ -84,20 +84,20 @@ class LongMessages(CollectiveTransport):
     def _by_mpi(self, kind: int, send: int, target: int, nbytes: int, root: int, agreed: int) -> None:
         self._barrier(agreed)
         comm = self._comm
-        mine, whole = comm.rank * nbytes, comm.size * nbytes
+        offset, whole = comm.rank * nbytes, comm.size * nbytes
         if kind == BCAST:
             request = comm.Ibcast(_memory(send, nbytes), root)
         elif kind == SCATTER:
-            piece = MPI.IN_PLACE if target == send + mine else _memory(target, nbytes)
+            piece = MPI.IN_PLACE if target == send + offset else _memory(target, nbytes)
             request = comm.Iscatter(_memory(send, whole), piece, root)
         else:
-            piece = MPI.IN_PLACE if send == target + mine else _memory(send, nbytes)
+            piece = MPI.IN_PLACE if send == target + offset else _memory(send, nbytes)
             everybodys = _memory(target, whole)
             request = comm.Iallgather(piece, everybodys) if kind == ALLGATHER else comm.Igather(piece, everybodys, root)
         self._complete(request)
 
     def _complete(self, request: MPI.Request) -> None:
-        """Wait for MPI. That is a round: so a rank that has failed in it is told from one that has failed after it."""
+        """Wait for MPI in a round of its own, which tells a rank that fails in the wait from one that fails later."""
         number = protocol.begin(self._state, protocol.NOTHING)
 
         def poll() -> None:
@@ -113,29 +113,29 @@ class LongMessages(CollectiveTransport):
     def _learn(self, kind: int) -> None:
         """Find out which way is faster for this kind (collective)."""
         path = self._path(kind)
-        found = np.zeros(1 + len(SIZES))  # whether it is known, and what
+        cached = np.zeros(1 + len(SIZES))  # whether the cache has results, and the results
         if path and self._comm.rank == 0 and (kept := _read(path)):
-            found[:] = 1, *kept
-        there, *each = self._greatest(found)
-        known = [bool(one) for one in each]
-        if not there:
+            cached[:] = 1, *kept
+        is_cached, *each = self._greatest(cached)
+        known = [bool(faster) for faster in each]
+        if not is_cached:
             known = [self._mpi_is_faster(kind, nbytes) for nbytes in SIZES]
             if path and self._comm.rank == 0:
                 with suppress(OSError):
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     files.write(path, json.dumps({"sizes": SIZES, "by_mpi": known}))
         self.by_mpi[kind] = tuple(known)
-        # Up to where MPI is first faster nothing leaves the compiled code any more.
+        # Messages shorter than the first size at which MPI is faster stay in compiled code.
         shorter = known.index(True) if any(known) else len(known)
         self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
     def _mpi_is_faster(self, kind: int, nbytes: int) -> bool:
-        """Tell whether MPI is clearly faster: by the slowest rank's time, in the median of rounds of both ways.
+        """Return whether MPI is clearly faster, by the median over rounds of the slowest rank's time.
 
         Each rank is the root in turn.
         """
         comm = self._comm
-        # No zeros, for which the system has one page until something is written there.
+        # Not zeros, which the system maps to one page until something is written.
         arrays = np.ones((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
         send, target = map(address_of, arrays)
         if kind == BCAST:
@@ -149,9 +149,8 @@ class LongMessages(CollectiveTransport):
                 way(kind, send, target, nbytes, number % comm.size, agreed)
             return (perf_counter() - started) / calls
 
-        def round_s(
-            calls: int,
-        ) -> np.ndarray:  # of both ways beside each other: another load on the machine disturbs both
+        def round_s(calls: int) -> np.ndarray:
+            # Both ways one after the other, so that other load on the machine disturbs both.
             return self._greatest(np.array([seconds(way, calls) for way in (self._by_mpi, self._by_window)]))
 
         once_s = round_s(comm.size)
@@ -160,12 +159,12 @@ class LongMessages(CollectiveTransport):
         return bool(np.median(by_mpi / by_window) < _CLEARLY)
 
     def _greatest(self, values: np.ndarray) -> np.ndarray:
-        """Find the greatest ones of all ranks, in place."""
+        """Reduce values to the maximum over all ranks, in place."""
         self._complete(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX))
         return values
 
     def _path(self, kind: int) -> Path | None:
-        """Return the file of the cache that knows, or None where nothing is kept."""
+        """Return the cache file with the results of a kind, or None if nothing is kept."""
         folder = files.user_folder()
         if folder is None:
             return None
@@ -183,16 +182,20 @@ class LongMessages(CollectiveTransport):
 
 
 def _memory(address: int, nbytes: int) -> np.ndarray | None:
-    """Bytes at an address; None where there is none, as on ranks that are not the root."""
+    """Return the bytes at an address; None for address 0, as on ranks that are not the root."""
     return memory(address, nbytes) if address else None
 
 
 def _read(path: Path) -> list[bool] | None:
-    """For each size whether MPI is faster, or None where no good file says so."""
+    """Return for each size whether MPI is faster, or None if there is no valid file."""
     try:
         content = json.loads(files.read(path, 2**12))
         known = content["by_mpi"]
-        good = content["sizes"] == list(SIZES) and len(known) == len(SIZES) and all(type(one) is bool for one in known)
+        good = (
+            content["sizes"] == list(SIZES)
+            and len(known) == len(SIZES)
+            and all(type(faster) is bool for faster in known)
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return known if good else None

@@ -1,13 +1,13 @@
 """The seven collectives among ranks of one node, by rounds of `protocol`; compiled code.
 
-`collective` takes the address of the rank's state, addresses of the caller's memory, and what ranks must agree on
-(`signature`). Messages longer than a slot take a round for each piece.
+`collective` takes the address of the rank's state, addresses of the caller's memory, and the signature on which ranks
+must agree. Messages longer than a slot take a round for each piece.
 
-Up to `FLAT` ranks everything goes in one step: who has something publishes it, and all who need it read it
-there. That is the least traffic, and with fewer cores than ranks the fewest waits. With more ranks scalars
-are reduced by recursive doubling (Kogge and Stone 1973; with as many ranks as are a power of two, to which
-the others have added theirs before), a barrier disseminates (Hensgen, Finkel and Manber 1988), and a broadcast
-follows a binomial tree (Grama et al. 2003): log2(size) steps.
+Up to `FLAT` ranks every collective takes one step: the ranks that have data publish them, and the ranks that need them
+read them there. That causes the least traffic and, if there are fewer cores than ranks, the fewest waits. With more
+ranks a collective takes log2(size) steps: scalars are reduced by recursive doubling (Kogge and Stone 1973; the ranks
+beyond the largest power of two first add theirs to others), a barrier disseminates (Hensgen, Finkel and Manber 1988),
+and a broadcast follows a binomial tree (Grama et al. 2003).
 
 Reductions combine ((x0 + x1) + x2) + ... in the order of ranks, or by recursive doubling (x0 + x1) + (x2 + x3):
 lower ranks first, on all ranks alike.
@@ -44,9 +44,9 @@ from .protocol import (
 def collective(
     address: int, kind: int, send: int, target: int, count: int, nbytes: int, root: int, kernel: int, agreed: int
 ) -> None:
-    """Do a collective, whose root is `EVERYBODY` where all ranks get the result.
+    """Make a collective, whose root is `EVERYBODY` if all ranks get the result.
 
-    A rank's piece, or what is combined, has `nbytes`, and `count` items of a reduction.
+    A rank's piece has `nbytes` bytes; in a reduction `count` items of `nbytes` bytes in all are combined.
     """
     state = words(address)
     limit, itemsize = state[CAPACITY], 1
@@ -59,18 +59,18 @@ def collective(
     while True:
         part = min(nbytes - begun, limit)
         number = begin(state, agreed)
-        here, there = send + begun, target + begun
+        source, destination = send + begun, target + begun
         if kind == BARRIER:
             _barrier(state, number, agreed)
         elif kind == BCAST:
-            _bcast(state, number, here, part, root, agreed)
+            _bcast(state, number, source, part, root, agreed)
         elif kind == SCATTER:
-            _scatter(state, number, here, there, part, nbytes, root, agreed)
+            _scatter(state, number, source, destination, part, nbytes, root, agreed)
         elif kind in (GATHER, ALLGATHER):
-            _gather(state, number, here, there, part, nbytes, root, agreed)
+            _gather(state, number, source, destination, part, nbytes, root, agreed)
         else:
             items = count if part == nbytes else part // itemsize
-            _reduce(state, number, here, there, items, part, root, kernel, agreed)
+            _reduce(state, number, source, destination, items, part, root, kernel, agreed)
         finish(state, number, root == EVERYBODY)
         begun += part
         if begun >= nbytes:
@@ -79,103 +79,104 @@ def collective(
 
 @njit
 def _barrier(state: Words, number: int, agreed: int) -> None:
-    """All ranks have come here."""
+    """Wait until all ranks have entered the barrier."""
     rank, size = state[RANK], state[SIZE]
-    mine = claim(state, number, EVERYBODY)
+    own_slot = claim(state, number, EVERYBODY)
     if size <= state[FLAT]:
-        publish(mine, number, agreed)
-        for other in range(size):
-            if other != rank:
-                receive(state, other, number, agreed)
+        publish(own_slot, number, agreed)
+        for peer in range(size):
+            if peer != rank:
+                receive(state, peer, number, agreed)
         return
     step, distance = 0, 1
     while distance < size:
         publish(step_slot(state, rank, number, step), number, agreed)
-        other = (rank + size - distance) % size
-        await_slot(state, other, step_slot(state, other, number, step), number, agreed)
+        peer = (rank + size - distance) % size
+        await_slot(state, peer, step_slot(state, peer, number, step), number, agreed)
         step, distance = step + 1, 2 * distance
 
 
 @njit
 def _bcast(state: Words, number: int, buffer: int, part: int, root: int, agreed: int) -> None:
-    """Give all ranks the root's bytes."""
+    """Copy the root's bytes to all ranks."""
     size = state[SIZE]
     place = (state[RANK] + size - root) % size
-    # In the tree a rank hears from the place without its lowest bit, and is heard by those with a bit below it.
+    # In the tree a rank reads from the place without its lowest bit, and the places with one more bit below read from
+    # it.
     lowest = place & -place if place else size
     if place:
         parent = root if size <= state[FLAT] else (place - lowest + root) % size
         copy(buffer, payload(receive(state, parent, number, agreed), part), part)
     if place == 0 or (size > state[FLAT] and lowest > 1 and place + 1 < size):
-        mine = claim(state, number, EVERYBODY)
-        copy(payload(mine, part), buffer, part)
-        publish(mine, number, agreed)
+        own_slot = claim(state, number, EVERYBODY)
+        copy(payload(own_slot, part), buffer, part)
+        publish(own_slot, number, agreed)
 
 
 @njit
 def _scatter(state: Words, number: int, send: int, target: int, part: int, nbytes: int, root: int, agreed: int) -> None:
-    """Give rank i a part of piece i, `nbytes` long, of the root's."""
+    """Copy a part of the root's piece i, which has `nbytes` bytes, to rank i."""
     rank, size = state[RANK], state[SIZE]
     if rank != root:
         pieces = payload(receive(state, root, number, agreed), size * part)
         copy(target, pieces + rank * part, part)
         return
-    mine = claim(state, number, EVERYBODY)
-    pieces = payload(mine, size * part)
-    for other in range(size):
-        if other != rank:
-            copy(pieces + other * part, send + other * nbytes, part)
-    publish(mine, number, agreed)
+    own_slot = claim(state, number, EVERYBODY)
+    pieces = payload(own_slot, size * part)
+    for peer in range(size):
+        if peer != rank:
+            copy(pieces + peer * part, send + peer * nbytes, part)
+    publish(own_slot, number, agreed)
     if target != send + rank * nbytes:
         copy(target, send + rank * nbytes, part)
 
 
 @njit
 def _gather(state: Words, number: int, send: int, target: int, part: int, nbytes: int, root: int, agreed: int) -> None:
-    """Give the root, or everybody, a part of every rank's piece, in the order of ranks."""
+    """Copy a part of every rank's piece to the root or to all ranks, in the order of ranks."""
     rank = state[RANK]
     if rank != root:
-        mine = claim(state, number, root)
-        copy(payload(mine, part), send, part)
-        publish(mine, number, agreed)
+        own_slot = claim(state, number, root)
+        copy(payload(own_slot, part), send, part)
+        publish(own_slot, number, agreed)
     if rank == root or root == EVERYBODY:
         if send != target + rank * nbytes:
             copy(target + rank * nbytes, send, part)
-        for other in range(state[SIZE]):
-            if other != rank:
-                copy(target + other * nbytes, payload(receive(state, other, number, agreed), part), part)
+        for peer in range(state[SIZE]):
+            if peer != rank:
+                copy(target + peer * nbytes, payload(receive(state, peer, number, agreed), part), part)
 
 
 @njit
 def _reduce(
     state: Words, number: int, send: int, target: int, items: int, part: int, root: int, kernel: int, agreed: int
 ) -> None:
-    """Give the root, or everybody, all ranks' items combined; they have `part` bytes."""
+    """Combine the items of all ranks, `part` bytes each, on the root or on all ranks."""
     if root == EVERYBODY and state[SIZE] > state[FLAT] and part <= INLINE:
         claim(state, number, EVERYBODY)
         _double(state, number, send, target, items, part, kernel, agreed)
         return
     rank, own = state[RANK], send
     if rank != root or send == target:
-        mine = claim(state, number, root)
-        copy_item(payload(mine, part), send, part)
+        own_slot = claim(state, number, root)
+        copy_item(payload(own_slot, part), send, part)
         if send == target:
-            own = payload(mine, part)
+            own = payload(own_slot, part)
         if rank != root:
-            publish(mine, number, agreed)
+            publish(own_slot, number, agreed)
     if rank == root or root == EVERYBODY:
         _combine(state, number, own, target, items, part, kernel, agreed)
 
 
 @njit
 def _combine(state: Words, number: int, own: int, target: int, items: int, part: int, kernel: int, agreed: int) -> None:
-    """Combine the payload of all ranks, one after the other; this rank's is `own`, which is not `target`."""
+    """Combine the payloads of all ranks one after the other; this rank's payload `own` is not at `target`."""
     first = _present(state, 0, number, own, part, agreed)
     if state[SIZE] == 1:
         copy(target, first, part)
         return
-    for other in range(1, state[SIZE]):
-        second = _present(state, other, number, own, part, agreed)
+    for peer in range(1, state[SIZE]):
+        second = _present(state, peer, number, own, part, agreed)
         call_function(kernel, target, first, second, items)
         first = target
 
@@ -187,8 +188,8 @@ def _present(state: Words, rank: int, number: int, own: int, part: int, agreed: 
 
 @njit
 def _double(state: Words, number: int, send: int, target: int, items: int, part: int, kernel: int, agreed: int) -> None:
-    """Recursive doubling. Of the ranks, the last ones beyond a power of two take no part: the first ones add
-    theirs before, and give them the result afterwards."""
+    """Combine by recursive doubling among a power of two of ranks; each rank beyond adds its values to another's before
+    and receives the result afterwards."""
     rank, size = state[RANK], state[SIZE]
     members = 1
     while 2 * members <= size:
@@ -203,12 +204,12 @@ def _double(state: Words, number: int, send: int, target: int, items: int, part:
         call_function(kernel, target, target, _got(state, number, 0, rank + members, agreed), items)
     step, distance = 2, 1
     while distance < members:
-        mine = _put(state, number, step, target, part, agreed)
-        other = _got(state, number, step, rank ^ distance, agreed)
+        own_values = _put(state, number, step, target, part, agreed)
+        peer_values = _got(state, number, step, rank ^ distance, agreed)
         if rank & distance:
-            call_function(kernel, target, other, mine, items)
+            call_function(kernel, target, peer_values, own_values, items)
         else:
-            call_function(kernel, target, target, other, items)
+            call_function(kernel, target, target, peer_values, items)
         step, distance = step + 1, 2 * distance
     if rank + members < size:
         _put(state, number, 1, target, part, agreed)
@@ -216,16 +217,16 @@ def _double(state: Words, number: int, send: int, target: int, items: int, part:
 
 @njit
 def _put(state: Words, number: int, step: int, source: int, part: int, agreed: int) -> int:
-    """Publish in the own slot of a step; returns where the payload stands."""
-    mine = step_slot(state, state[RANK], number, step)
-    copy(payload(mine, part), source, part)
-    publish(mine, number, agreed)
-    return payload(mine, part)
+    """Publish in this rank's slot of a step; return the address of the payload."""
+    own_slot = step_slot(state, state[RANK], number, step)
+    copy(payload(own_slot, part), source, part)
+    publish(own_slot, number, agreed)
+    return payload(own_slot, part)
 
 
 @njit
 def _got(state: Words, number: int, step: int, rank: int, agreed: int) -> int:
-    """Tell where a rank's payload of a step stands, once it is there."""
-    theirs = step_slot(state, rank, number, step)
-    await_slot(state, rank, theirs, number, agreed)
-    return payload(theirs, INLINE)
+    """Wait for a rank's payload of a step; return its address."""
+    peer_slot = step_slot(state, rank, number, step)
+    await_slot(state, rank, peer_slot, number, agreed)
+    return payload(peer_slot, INLINE)

@@ -1,16 +1,16 @@
 """The seven collectives among ranks of several nodes: within each node by its window, between nodes by messages.
 
-One rank of a node speaks for all of it: the root on the root's node, its head elsewhere. So a broadcast, a scatter, a
-gather and a reduction send one message to or from every other node, however many ranks it has. What all nodes have to
-know from all (barrier, allgather, allreduce) goes round in ceil(log2(nodes)) steps: in each a node sends all that it
-knows and the other does not (Bruck et al. 1997), the nodes' partial results one beside the other. They are combined
-afterwards, so nothing is counted twice whatever the number of nodes is. Long allreduces are cut: each node combines one
-part, and the parts go round.
+One rank of a node communicates for all of its ranks: the root on the root's node, the node's head on others. So a
+broadcast, a scatter, a gather and a reduction send one message to or from every other node, however many ranks it has.
+In a barrier, an allgather and an allreduce all nodes need the data of all nodes. These are distributed in
+ceil(log2(nodes)) steps: in each step a node sends all data that it has and the receiver has not (Bruck et al. 1997).
+The nodes' partial results are kept side by side and combined at the end, so nothing is counted twice whatever the
+number of nodes is. In a long allreduce each node combines one part of the items, and these parts are distributed.
 
 Reductions combine the ranks of each node as `node` does, then the nodes in the order of their first ranks:
 the same order on all ranks and in every run.
 
-What follows from this for one rank is written down here as a chain of steps, which compiled code runs: see `chains`.
+The resulting steps of one rank are written here as a chain, which compiled code runs: see `chains`.
 """
 
 from __future__ import annotations
@@ -29,41 +29,42 @@ from .chains import DATA, NOWHERE, SEND, TARGET
 from .inter_node_transport import InterNodeTransport, MessageBuffer
 from .protocol import BARRIER, BCAST, CHAINS, COPIED, EVERYBODY, GATHER, NAMES, NODE, NOTHING, REDUCE, SCATTER
 
-LONG_NBYTES = 2**15  # of an allreduce that is cut
-_KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24  # more chains, and more memory of theirs, are not kept
+LONG_NBYTES = 2**15  # an allreduce from this length on is made in parts
+_KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24  # limits of the chains, and of their memory in bytes, that are kept
 
 Operand = tuple[int, int]  # a base and an offset, see `chains`
 
 
 class Nodes:
-    """Which ranks of a communicator are on which node.
+    """The nodes of a communicator's ranks.
 
     Parameters
     ----------
     comm, on_node : mpi4py.MPI.Intracomm
-        All ranks, and those of this rank's node in the same order. Collective.
+        A communicator of all ranks, and one of the ranks of this rank's node in the same order. Collective.
 
     Attributes
     ----------
     ranks : tuple of tuple of int
-        The ranks of each node; nodes in the order of their first ranks.
+        The ranks of each node; nodes are in the order of their first ranks.
     heads : tuple of int
-        The rank that speaks for each node: of the first node the first one, of the second node the second one, ... So
-        they are on different cores where what MPI takes for nodes are parts of one machine.
+        The rank that communicates for each node: the first rank of the first node, the second rank of the second node,
+        ... So the heads are on different cores if MPI's "nodes" are parts of one machine.
     mine, place : int
-        This rank's node, and its place there.
+        This rank's node, and its index in the node.
     """
 
     def __init__(self, comm: MPI.Intracomm, on_node: MPI.Comm) -> None:
         firsts = comm.allgather(on_node.bcast(comm.rank))
         self.ranks = tuple(
-            tuple(rank for rank, first in enumerate(firsts) if first == one) for one in sorted(set(firsts))
+            tuple(rank for rank, first in enumerate(firsts) if first == node_first)
+            for node_first in sorted(set(firsts))
         )
         self.heads = tuple(ranks[number % len(ranks)] for number, ranks in enumerate(self.ranks))
         self.mine, self.place = self.where(comm.rank)
 
     def where(self, rank: int) -> tuple[int, int]:
-        """Return a rank's node, and its place there."""
+        """Return a rank's node, and its index in the node."""
         for number, ranks in enumerate(self.ranks):
             if rank in ranks:
                 return number, ranks.index(rank)
@@ -80,42 +81,42 @@ class Chain:
     Attributes
     ----------
     nbytes : int
-        How much memory that is.
+        The bytes of this memory.
     """
 
     def __init__(self, transport: InterNodeTransport) -> None:
         self._transport = transport
-        self._begin: list[list[int]] = []  # what is expected is expected from the begin
+        self._begin: list[list[int]] = []  # steps at the begin of the chain: all receives are started there
         self._steps: list[list[int]] = []
         self._end: list[list[int]] = []
         self._rooms: list[np.ndarray] = []
         self.nbytes = 0
 
     def copy(self, target: Operand, source: Operand, nbytes: int) -> None:
-        """Copy a run of bytes."""
+        """Add a copy of a run of bytes."""
         self._steps.append(copy_run(source, target, nbytes))
 
     def collect(self, target: Operand, pieces: Operand, ranks: np.ndarray, nbytes: int) -> None:
-        """Copy the pieces of some ranks one beside the other."""
+        """Add copies of the pieces of some ranks to adjacent places."""
         self._steps.append(instruction(COPY_ITEMS, pieces, target, len(ranks), nbytes, address_of(ranks), 0))
 
     def distribute(self, pieces: Operand, source: Operand, ranks: np.ndarray, nbytes: int) -> None:
-        """Copy the other way: what stands one beside the other to the pieces of some ranks."""
+        """Add copies from adjacent places to the pieces of some ranks, the reverse of `collect`."""
         self._steps.append(instruction(COPY_ITEMS, source, pieces, len(ranks), nbytes, 0, address_of(ranks)))
 
     def combine(self, parts: list[Operand], target: Operand, count: int) -> None:
-        """Combine arrays of so many items one after the other."""
+        """Add steps that combine arrays of `count` items one after the other."""
         first = parts[0]
-        for other in parts[1:]:
-            self._steps.append(instruction(chains.COMBINE, first, target, *other, count))
+        for part in parts[1:]:
+            self._steps.append(instruction(chains.COMBINE, first, target, *part, count))
             first = target
 
     def on_node(self, kind: int, source: Operand, target: Operand, nbytes: int, root: int) -> None:
-        """Do a collective of the node."""
+        """Add a collective of the node."""
         self._steps.append(instruction(chains.ON_NODE, source, target, kind, nbytes, root))
 
     def room(self, nbytes: int) -> Operand:
-        """Memory for so many bytes."""
+        """Allocate memory for `nbytes` bytes."""
         self._rooms.append(line_zeros(nbytes))
         self.nbytes += nbytes
         return 0, address_of(self._rooms[-1])
@@ -127,7 +128,7 @@ class Chain:
         return buffer
 
     def send(self, buffer: MessageBuffer) -> None:
-        """Begin to send it; the chain ends when it is sent."""
+        """Start to send the buffer; the chain ends only when it has been sent."""
         self._steps.append(instruction(chains.START, (0, buffer.address), NOWHERE))
         self._end.append(instruction(chains.AWAIT, (0, buffer.address), NOWHERE))
 
@@ -139,12 +140,12 @@ class Chain:
         return buffer
 
     def take(self, buffer: MessageBuffer) -> Operand:
-        """Wait for it; its data."""
+        """Wait for the message of a buffer; return its data."""
         self._steps.append(instruction(chains.AWAIT, (0, buffer.address), NOWHERE))
         return data(buffer)
 
     def written(self) -> int:
-        """Address of the steps, which are complete."""
+        """Return the address of the steps, which are complete."""
         end = instruction(chains.END, NOWHERE, NOWHERE)
         steps = np.array([*self._begin, *self._steps, *self._end, end], np.int64)
         self._rooms.append(steps)
@@ -152,20 +153,20 @@ class Chain:
 
 
 def data(buffer: MessageBuffer) -> Operand:
-    """Take a message's data as an operand."""
+    """Return a message's data as an operand."""
     return 0, buffer.address + DATA
 
 
 def beyond(operand: Operand, nbytes: int) -> Operand:
-    """Return the address of so many bytes behind an operand."""
+    """Return the operand `nbytes` bytes behind another one."""
     return operand[0], operand[1] + nbytes
 
 
 class SeveralNodes(InterNodeTransport):
     """Collectives between several nodes.
 
-    Data go from a window into a message buffer, and from one into a window or the caller's memory, without a copy
-    between.
+    Data go directly from a window into a message buffer, and from a message buffer into a window or the caller's
+    memory.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ class SeveralNodes(InterNodeTransport):
         state[[NODE, CHAINS, COPIED]] = address_of(on_node), address_of(self._table), copy_table.COPIED.address
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Write down the chain of a collective."""
+        """Write the chain of a collective."""
         _, _, count, nbytes, root, _, agreed = arguments
         if len(self._chains) == _KEPT or sum(chain.nbytes for chain in self._chains) > _KEPT_NBYTES:
             self._table[:] = NOTHING
@@ -206,9 +207,9 @@ class SeveralNodes(InterNodeTransport):
         chain.on_node(BARRIER, NOWHERE, NOWHERE, 0, EVERYBODY)
 
     def _bcast(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
-        speakers, there, place = self._speakers(root)
+        speakers, root_node, place = self._speakers(root)
         if self._place == place:
-            distance = (self._mine - there) % self._count
+            distance = (self._mine - root_node) % self._count
             reach = 1
             while reach < self._count:  # a binomial tree, as in `node`
                 reach *= 2
@@ -225,17 +226,17 @@ class SeveralNodes(InterNodeTransport):
         chain.on_node(BCAST, SEND, NOWHERE, nbytes, place)
 
     def _scatter(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
-        speakers, there, place = self._speakers(root)
+        speakers, root_node, place = self._speakers(root)
         pieces = NOWHERE
-        if self._mine == there and self._place == place:
+        if self._mine == root_node and self._place == place:
             for number in self._others():
                 buffer = chain.buffer(speakers[number], self._sizes[number] * nbytes)
                 chain.collect(data(buffer), SEND, self._ranks[number], nbytes)
                 chain.send(buffer)
-            pieces = chain.room(self._sizes[there] * nbytes)
-            chain.collect(pieces, SEND, self._ranks[there], nbytes)
+            pieces = chain.room(self._sizes[root_node] * nbytes)
+            chain.collect(pieces, SEND, self._ranks[root_node], nbytes)
         elif self._place == place:
-            pieces = chain.take(chain.expect(speakers[there], self._sizes[self._mine] * nbytes))
+            pieces = chain.take(chain.expect(speakers[root_node], self._sizes[self._mine] * nbytes))
         chain.on_node(SCATTER, pieces, TARGET, nbytes, place)
 
     def _gather(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
@@ -261,7 +262,7 @@ class SeveralNodes(InterNodeTransport):
         chain.on_node(BCAST, TARGET, NOWHERE, nbytes, self._head)
 
     def _in_parts(self, chain: Chain, count: int, nbytes: int) -> None:
-        """Combine the nodes' partial results, each node one part of the items."""
+        """Combine the nodes' partial results: each node combines one part of the items."""
         itemsize = nbytes // count
         begins = [count * number // self._count * itemsize for number in range(self._count + 1)]
         sizes = [end - begin for begin, end in pairwise(begins)]
@@ -285,46 +286,46 @@ class SeveralNodes(InterNodeTransport):
         return [number for number in range(self._count) if number != self._mine]
 
     def _speakers(self, root: int) -> tuple[list[int], int, int]:
-        """Return the rank that speaks for each node, the root's node, and the place of this node's speaker."""
-        there, place = self._nodes.where(root)
+        """Return the rank that communicates for each node, the root's node, and the index of this node's such rank."""
+        root_node, place = self._nodes.where(root)
         speakers = list(self._heads)
-        speakers[there] = root
-        return speakers, there, place if self._mine == there else self._head
+        speakers[root_node] = root
+        return speakers, root_node, place if self._mine == root_node else self._head
 
     def _to_root(
         self, chain: Chain, kind: int, nbytes: int, sizes: list[int], root: int
     ) -> Iterator[tuple[int, Operand]]:
-        """Gather or combine within each node, and bring what that gives, of these sizes, to the root.
+        """Gather or combine within each node, and send the results, which have these sizes, to the root.
 
         Yields
         ------
         number : int
-            On the root, each node, its own first.
+            On the root, the index of each node, its own first.
         part : operand
-            What that one has.
+            The result of that node.
         """
-        speakers, there, place = self._speakers(root)
+        speakers, root_node, place = self._speakers(root)
         if self._place != place:
             chain.on_node(kind, SEND, NOWHERE, nbytes, place)
-        elif self._mine != there:
-            buffer = chain.buffer(speakers[there], sizes[self._mine])
+        elif self._mine != root_node:
+            buffer = chain.buffer(speakers[root_node], sizes[self._mine])
             chain.on_node(kind, SEND, data(buffer), nbytes, place)
             chain.send(buffer)
         else:
             coming = [(number, chain.expect(speakers[number], sizes[number])) for number in self._others()]
-            room = chain.room(sizes[there])
+            room = chain.room(sizes[root_node])
             chain.on_node(kind, SEND, room, nbytes, place)
-            yield there, room
+            yield root_node, room
             for number, buffer in coming:
                 yield number, chain.take(buffer)
 
     def _to_heads(self, chain: Chain, kind: int, nbytes: int, sizes: list[int]) -> list[Operand]:
-        """Gather or combine within each node, and bring what that gives, of these sizes, to all heads.
+        """Gather or combine within each node, and send the results, which have these sizes, to all heads.
 
         Returns
         -------
         list of operands
-            On a head, what each node has.
+            On a head, the result of each node.
         """
         if self._place != self._head:
             chain.on_node(kind, SEND, NOWHERE, nbytes, self._head)
@@ -334,9 +335,9 @@ class SeveralNodes(InterNodeTransport):
         return self._all_know(chain, room, sizes)
 
     def _all_know(self, chain: Chain, room: Operand, sizes: list[int]) -> list[Operand]:
-        """Gather what the heads of all nodes have at the begin of `room`, of these sizes; in the order of nodes.
+        """Gather the heads' data, of these sizes, from the begin of `room`; return them in the order of nodes.
 
-        There is room for all: this node's, the next one's, ...
+        `room` has memory for the data of this node, of the next one, ...
         """
         count, mine = self._count, self._mine
         begins = [0]

@@ -1,7 +1,7 @@
 """`Collectives` as an argument of compiled code: the same methods, with arrays and numbers as arguments.
 
-Importing this module tells numba. An instance is the address of its state there; it lives as long as the Python
-object, which the caller of the compiled code holds.
+Importing this module registers the type with numba. In compiled code an instance is the address of its state, which is
+valid as long as the Python object exists; the caller of the compiled code holds a reference to it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .combine import SUM
 class CollectivesType(types.Type):
     """numba's type of all instances.
 
-    Its name tells the version of our code: numba's own cache (``cache=True``) keeps that as part of its users'
-    functions, and finds them by the names of their types.
+    The type's name contains the version of this library's code. numba's own cache (``cache=True``) keeps that code as
+    part of the user's functions, and finds these by the names of their argument types.
     """
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ _METHODS: dict[str, Any] = {
 }
 
 
-def _tell_numba(name: str, method: Any) -> None:
-    # Which compares the signature of the method with that of what it compiles.
+def _register(name: str, method: Any) -> None:
+    # numba compares the signature of the method with that of the function that it compiles.
     @overload_method(CollectivesType, name)
     @wraps(method)  # for its arguments
     def for_types(*types: Any, **named_types: Any) -> Any:
@@ -97,4 +97,4 @@ def _tell_numba(name: str, method: Any) -> None:
 
 
 for _name, _method in _METHODS.items():
-    _tell_numba(_name, _method)
+    _register(_name, _method)

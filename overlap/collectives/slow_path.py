@@ -1,9 +1,8 @@
-"""What compiled code calls Python for: long waits, kernels that are not compiled yet, and words for what is wrong.
+"""Python code that compiled collectives call: in long waits, to compile kernels, and to raise errors.
 
-A rank that waits for long comes here every few milliseconds: here signal handlers run, here it is noticed that
-what it waits for never comes, as a rank has failed, and here the deadline is kept. Whatever is raised leaves the
-compiled code as it is. The instance is unusable from then on, and the other ranks are told, as soon as they wait for
-this one.
+In a long wait a rank calls this code every few milliseconds. Signal handlers run here, a failure of the rank waited for
+is detected, and the deadline is applied. An exception raised here ends the compiled code. The instance is then
+unusable, and the other ranks learn of the failure as soon as they wait for this rank.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ _WAITS = protocol.WAITING, protocol.COMING, protocol.LEAVING
 
 
 class CollectiveTransport:
-    """Who takes collectives that do not pass through the node's window alone."""
+    """Base class of the transports of collectives that do not use the node's window alone."""
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do one, or prepare it, with the arguments that `chains.collective` names."""
+        """Make or prepare a collective, with the arguments that `chains.collective` names."""
         raise NotImplementedError
 
     def poll(self) -> None:
-        """Answer what ranks ask that do not see the window."""
+        """Answer questions of ranks that do not share the window."""
 
     def never(self, rank: int, coming: bool) -> RankFailure | int | None:
-        """Tell why a message from a rank never comes, or one to it is never taken."""
+        """Return why a message from a rank never arrives, or why one to it is never received."""
         return None
 
     def notify(self, failure: RankFailure) -> None:
-        """Tell ranks that do not see the window that this one has failed, and why; once."""
+        """Notify, once, ranks that do not share the window of a failure here."""
 
     def free(self) -> None:
-        """Free its communicator (collective)."""
+        """Free the transport's communicator (collective)."""
         raise NotImplementedError
 
 
@@ -57,7 +56,7 @@ class SlowPath:
     deadline_s : float or None
     carrier : CollectiveTransport
     ranks : sequence of int
-        What the state's ranks are called in messages.
+        The numbers of the state's ranks in error messages.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class SlowPath:
         elif reason == protocol.DIFFERENT:
             self.refuse(self._difference(detail))
         elif reason == protocol.FAILURE:
-            self._tell()
+            self._notify()
         elif reason == protocol.FAULT:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
                 with DetectingLoss(guard, "a collective"):
@@ -105,11 +104,11 @@ class SlowPath:
 
     @property
     def broken(self) -> bool:
-        """Tell whether an exception has left the compiled code."""
+        """Return whether an exception has ended the compiled code."""
         return bool(self._state[protocol.BROKEN])
 
     def refuse(self, text: str) -> NoReturn:
-        """Raise an `InputError`, here and on the ranks that wait; what came first, if this one has failed already."""
+        """Raise an `InputError` here and on the ranks that wait; if this rank has failed before, raise that error."""
         if self.broken:
             self._raise_own()
         error = InputError(text)
@@ -117,21 +116,21 @@ class SlowPath:
         raise error
 
     def left_by(self, error: BaseException) -> None:
-        """Tell the ranks that wait of an exception that leaves a call, maybe before compiled code is reached."""
+        """Notify the ranks that wait of an exception that ends a call, perhaps before compiled code is reached."""
         if not self.broken:
             self._window.fail(RankFailure.of(self._rank, error))
-            self._tell()
+            self._notify()
 
     def _raise_own(self) -> NoReturn:
-        """Raise what has made the instance unusable."""
+        """Raise the error that has made the instance unusable."""
         if self._window.closed:
             raise closed_error("Collectives", "freed", self._window.forked)
         if self._window.lost is not None:
             raise closed_error("Collectives", f"closed by a loss ({self._window.lost})")
         raise self._window.failure().error()
 
-    def _tell(self) -> None:
-        """Tell ranks that do not see the window of what has failed here."""
+    def _notify(self) -> None:
+        """Notify ranks that do not share the window of the failure here."""
         self._window.spoil()
         if not self._window.closed and self._window.lost is None:
             self._carrier.notify(self._window.failure())
@@ -160,10 +159,10 @@ class SlowPath:
 
     def _difference(self, rank: int) -> str:
         state = self._state
-        mine, other = (described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
+        own_call, peer_call = (described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
         return (
-            f"expected the same collective on all ranks, received {mine} on rank {self._rank} "
-            f"and {other} on rank {self._ranks[rank]}"
+            f"expected the same collective on all ranks, received {own_call} on rank {self._rank} "
+            f"and {peer_call} on rank {self._ranks[rank]}"
         )
 
     def _problem(self, number: int) -> str:
@@ -185,7 +184,7 @@ class SlowPath:
 def _no_operation(code: int, op: int) -> str:
     if code == OTHER_TYPE:
         return "expected an array of a type that can be reduced, received another type"
-    possible = ", ".join(one.name for one in operations_of(code))
+    possible = ", ".join(operation.name for operation in operations_of(code))
     name = Op(op).name if 0 <= op < OPERATIONS else op
     return f"expected an operation for {_type_name(code)} ({possible}), received {name}"
 
@@ -195,8 +194,8 @@ def _type_name(code: int) -> str:
 
 
 def described(signature: int) -> str:
-    """Show a signature as text."""
-    if signature == protocol.NOTHING:  # of a message that is longer than its room MPI copies nothing
+    """Return a signature as text."""
+    if signature == protocol.NOTHING:  # MPI copies nothing of a message that is longer than its buffer
         return "another one"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF

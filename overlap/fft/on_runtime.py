@@ -53,9 +53,9 @@ class OnRuntime(Resource):
         with held_signals(), ExitStack() as closing:  # which goes on where a step of it raises
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
-            self._let_go(closing)
+            self._release(closing)
 
-    def _let_go(self, closing: ExitStack) -> None:
+    def _release(self, closing: ExitStack) -> None:
         """Let go of what is its own, at the end of `closing`."""
 
     def _end(self) -> None:
@@ -66,7 +66,7 @@ class OnRuntime(Resource):
             return None
         self.closed = True
         with held_signals(), ExitStack() as closing:
-            self._let_go(closing)
+            self._release(closing)
         # A runtime that others use too stays open: it only tells what has happened here.
         return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
 

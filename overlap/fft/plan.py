@@ -68,7 +68,7 @@ class Plan(OnRuntime):
         )  # by a number, alike on all ranks
         self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
-    def _let_go(self, closing: ExitStack) -> None:
+    def _release(self, closing: ExitStack) -> None:
         closing.callback(self._forget)
         for transform in list(self._transforms.values()):
             closing.callback(transform.release)

@@ -173,7 +173,7 @@ class Transpose(OnRuntime):
         self._check_in_use()
         return "\n".join([self._title(), *map(str, (self.forward, self.backward))])
 
-    def _let_go(self, closing: ExitStack) -> None:
+    def _release(self, closing: ExitStack) -> None:
         for name in ("forward", "backward"):
             if hasattr(self, name):
                 closing.callback(getattr(self, name).release)

@@ -1,4 +1,4 @@
-"""Ghost cells and other ranks' entries, exchanged by remote writes or requests while the rest is computed."""
+"""Ghost cells and other ranks' entries, exchanged by remote writes or messages during the computation."""
 
 from ..renamed import old_names
 from .agreed import agreed_blocks

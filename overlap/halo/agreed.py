@@ -1,4 +1,4 @@
-"""Weights and blocks that all ranks agree on: an error of one rank is one on all, and speeds may be measured."""
+"""Weights and blocks on which all ranks agree: an error of one rank raises on all; speeds may be measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..arrays.weights import Weights, checked
 from ..compiled import njit
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
-_COUNT = 2**20  # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
+_COUNT = 2**20  # items of each of three arrays: more than caches hold, as in a sweep or a sparse product
 
 
 def agreed_blocks(
@@ -30,18 +30,17 @@ def agreed_blocks(
 ) -> Blocks:
     """Make `Blocks` on all ranks, or raise the same error on all. Collective.
 
-    `Blocks` itself checks on one rank alone: if an argument is wrong on one rank, the other ranks go on and wait for
-    it.
+    `Blocks` itself is local: if an argument is wrong on one rank only, the other ranks go on and wait for that rank.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
     shape, grid, **geometry
-        Of `Blocks`.
+        Arguments of `Blocks`.
     weights : sequence of numbers or "measure", optional
-        One per rank; "measure" uses the ranks' speeds in a sweep through memory, if these differ clearly.
+        One per rank; "measure": the ranks' speeds in a sweep through memory, if these differ clearly.
     deadline_s : float or None
-        As for `Halo`.
+        See `Halo`.
 
     Returns
     -------
@@ -50,7 +49,7 @@ def agreed_blocks(
     Raises
     ------
     InputError
-        On all ranks, if an argument makes no sense or differs between ranks.
+        On all ranks, if an argument is not valid or differs between ranks.
 
     Examples
     --------
@@ -71,7 +70,7 @@ def agreed_blocks(
 
 
 def agreed_weights(coordinator: StandaloneCoordinator, given: Any) -> Weights:
-    """Agree on the weights of ranks, measured where "measure" is given; or raise an `InputError` on all. Collective."""
+    """Agree on the weights of ranks, or raise an `InputError` on all; for "measure", measure them. Collective."""
     measure = isinstance(given, str) and given == MEASURE
     weights, problem = checked(None if measure else given, coordinator.size)
     coordinator.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
@@ -79,9 +78,9 @@ def agreed_weights(coordinator: StandaloneCoordinator, given: Any) -> Weights:
 
 
 def _measured(coordinator: StandaloneCoordinator) -> Weights:
-    """Measure the speeds of ranks that sweep through memory all at once; None where shares by them gain nothing."""
+    """Measure the ranks' speeds in simultaneous sweeps through memory; None if unequal shares would gain nothing."""
     a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
-    once_s = coordinator.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
+    once_s = coordinator.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first run compiles
     runs = math.ceil(ROUND_S / once_s)
     times_s = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""The arguments of a `Halo`: what they mean, and what is wrong with them."""
+"""Checks and conversions of the arguments of a `Halo`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TRANSPORTS = ("auto", "window", "messages")
 
 
 def types_of(given: Any) -> tuple[Types, str | None]:
-    """Find each array's type and components, and say what is wrong with what was given."""
+    """Return each array's type and components, and what is wrong with the argument, or None."""
     found: Types = []
     for one in given if isinstance(given, list) else [given]:
         try:
             base, components = np.dtype(one).base, np.dtype(one).shape
-        except Exception as error:  # whatever the conversion of an object raises
+        except Exception as error:  # the conversion of an object can raise anything
             return [], f"expected a data type, or a list of them, received {repr_of(one)} ({text_of(error)})"
         if base.hasobject or not base.itemsize:
             return [], f"expected a data type of numbers, received {repr_of(one)}"
@@ -34,7 +34,7 @@ def types_of(given: Any) -> tuple[Types, str | None]:
 
 
 def problem_of(comm: MPI.Intracomm, parts: object, transport: object) -> str | None:
-    """Say what is wrong with other arguments; None if nothing is."""
+    """Return what is wrong with the other arguments, or None."""
     if not isinstance(transport, str) or transport not in TRANSPORTS:
         return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {repr_of(transport)}"
     if not isinstance(parts, (Blocks, Entries)):
@@ -45,7 +45,7 @@ def problem_of(comm: MPI.Intracomm, parts: object, transport: object) -> str | N
 
 
 def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
-    """Give lists of global numbers as arrays, and say what is wrong with them."""
+    """Return lists of global numbers as arrays, and what is wrong with them, or None."""
     lists, problem = [], None
     for name, numbers in (("owned", owned), ("needed", needed)):
         found = np.asarray(numbers)
@@ -61,26 +61,26 @@ def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
 
 
 class RoundArrays:
-    """Checks the arrays of rounds, and tells where they are.
+    """Checks the arrays of rounds and finds their addresses.
 
-    Those of the last rounds are known again: after a sweep, which leaves nothing of this in the caches, a check takes
-    longer than MPI does to start a message. They are kept alive, so their memory is what it was.
+    Arrays of the last rounds are recognised and not checked again. After a sweep, when the caches hold nothing of this
+    code, a check takes longer than starting an MPI message. The arrays are kept alive, so their addresses stay valid.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of each array, without the components of an item.
     types : sequence of (numpy.dtype, tuple of int)
-        Type and components of each.
+        Type and components of each array.
 
     Attributes
     ----------
     kinds : list of (tuple of int, numpy.dtype)
-        Shape and type of each.
+        Shape and type of each array.
     local : LocalArrays
     """
 
-    _KNOWN = 2  # rounds: two arrays often take turns
+    _KNOWN = 2  # rounds: often two arrays are used in turns
 
     def __init__(self, shape: tuple[int, ...], types: Types) -> None:
         self.kinds = [(shape + components, dtype) for dtype, components in types]
@@ -88,7 +88,7 @@ class RoundArrays:
         self._known: dict[tuple[int, ...], tuple[tuple[np.ndarray, ...], tuple[int, ...]]] = {}
 
     def addresses(self, arrays: tuple[np.ndarray, ...]) -> tuple[int, ...]:
-        """Tell where the arrays of a round are; raise an `InputError` if they are not what the halo was made for."""
+        """Return the addresses of the arrays of a round; raise an `InputError` if they do not fit the halo."""
         number = tuple(map(id, arrays))
         if number not in self._known:
             self._check(arrays)

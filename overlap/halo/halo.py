@@ -1,4 +1,4 @@
-"""`Halo`: exchange what lies around a rank's own part, and compute meanwhile."""
+"""`Halo`: exchange ghost cells or other ranks' entries, and compute meanwhile."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .plan import Entries, LocalArrays, Traffic
 from .window import LinkWindow
 
 FAILURES_TAG = 8
-_POLLS = 200  # of messages, before the core is offered to others
+_POLLS = 200  # of messages, before the rank yields its core
 _ROUND = "a halo exchange"
-_WORD = 8  # bytes of a number that is told
+_WORD = 8  # bytes of the round's number in a failure message
 
 
 class Halo(CollectiveContext):
@@ -59,7 +59,7 @@ class Halo(CollectiveContext):
         The type of each array of a round. Components of an item are a part of its type: ``("f8", (3,))`` for three
         numbers per cell, the last axis of the array.
     transport : {"auto", "window", "messages"}
-        "window" fails where a neighbour is on another node; "messages" writes nothing directly.
+        "window" raises if a neighbour is on another node; "messages" never writes to other ranks' memory.
     deadline_s : float or None
         Seconds that a rank waits for others, in a round or while a halo is made or freed, before it prints the stacks
         of all its threads and aborts the job.
@@ -73,12 +73,12 @@ class Halo(CollectiveContext):
     transports : dict
         "window" or "messages" for the rank of each neighbour.
     reason : str or None
-        Why no neighbour is written to directly, if the transport was left to the halo.
+        Why the halo does not write to neighbours' memory, if it has chosen the transport itself.
 
     Raises
     ------
     InputError
-        On all ranks, if an argument makes no sense or differs between ranks.
+        On all ranks, if an argument is not valid or differs between ranks.
 
     Examples
     --------
@@ -126,10 +126,10 @@ class Halo(CollectiveContext):
             local = self._arrays.local
             self._chosen: tuple[int, ...] = ()
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
-            self._failure: BaseException | None = None  # of the last round, here or on another rank
+            self._failure: BaseException | None = None  # of the last round, on this or another rank
             self._bounded = BoundedWait(self.coordinator.deadline_s)
-            self._rounds = self._rounds_before = 0  # that have begun, and of them before the last failure
-            self._told: list[tuple[int, bytes]] = []  # what has failed elsewhere, with the number of the round
+            self._rounds = self._rounds_before = 0  # rounds begun, and those before the last failure
+            self._reported: list[tuple[int, bytes]] = []  # failures of other ranks, with the numbers of their rounds
             far = self._make_window(traffic, local, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
             self._messages = Messages(far, local)
@@ -154,9 +154,9 @@ class Halo(CollectiveContext):
         transport: str = "auto",
         deadline_s: float | None = 60.0,
     ) -> Self:
-        """Make a halo of entries that are known by global numbers. Collective.
+        """Make a halo of entries that are identified by global numbers. Collective.
 
-        The local array has the entries owned first, then those needed, both in the order given.
+        In the local array the owned entries come first and then the needed ones, both in the order given.
 
         Parameters
         ----------
@@ -164,9 +164,9 @@ class Halo(CollectiveContext):
         owned : array of int
             Global numbers >= 0 of the entries of this rank; every entry has one owner.
         needed : array of int
-            Global numbers of the entries of other ranks that it needs, each once.
+            Global numbers of the entries of other ranks that this rank needs, each once.
         dtypes, transport, deadline_s
-            As for `Halo`.
+            See `Halo`.
 
         Returns
         -------
@@ -175,7 +175,7 @@ class Halo(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks, if numbers make no sense, or if an entry has no owner or more than one.
+            On all ranks, if a number is not valid, or if an entry has no owner or more than one.
         """
         coordinator = StandaloneCoordinator(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         with coordinator.collective_section("finding the owners of entries", coordinator.close):
@@ -188,7 +188,7 @@ class Halo(CollectiveContext):
         return cls(coordinator, entries, dtypes, transport=transport, deadline_s=deadline_s)
 
     def _make_window(self, traffic: list[Traffic], local: LocalArrays, transport: str) -> list[Traffic]:
-        """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
+        """Make the links to neighbours on this node, if there are any; return the traffic that they do not carry."""
         self.reason = "transport='messages'" if transport == "messages" else None
         if transport == "auto" and self.comm.size == 1 and not traffic:
             self.reason = "no neighbours"
@@ -217,7 +217,7 @@ class Halo(CollectiveContext):
         return far
 
     def _undo(self) -> None:
-        """Free what there is of a halo that some rank could not make. Collective."""
+        """Free the parts of a halo that some rank could not make. Collective."""
         self.freed = True
         self._over()
         if self._window is not None:
@@ -229,8 +229,8 @@ class Halo(CollectiveContext):
     def empty(self) -> tuple[np.ndarray, ...]:
         """Make the arrays of a round, zeros, in memory that neighbours of the node write to. Collective.
 
-        They are ordinary arrays, which outlive the halo. They may be used in any order. Other arrays may be exchanged
-        too, by one more copy.
+        They are ordinary arrays, which outlive the halo and may be used in any order. Other arrays can be exchanged,
+        too, with one more copy.
 
         Returns
         -------
@@ -250,7 +250,7 @@ class Halo(CollectiveContext):
     # ---- without a runtime -------------------------------------------------------------------
 
     def start(self, *arrays: np.ndarray) -> PendingHalo:
-        """Begin a round: send what others need of the arrays, ask for what this rank needs.
+        """Begin a round: send the entries that other ranks need, request those that this rank needs.
 
         Parameters
         ----------
@@ -290,7 +290,7 @@ class Halo(CollectiveContext):
         return self._pending
 
     def _choose(self, addresses: tuple[int, ...]) -> None:
-        """Let the next rounds be those of the arrays at these addresses."""
+        """Use the arrays at these addresses in the next rounds."""
         self._requests.choose(addresses)
         if self._window is not None:
             self._window.sources[:] = addresses
@@ -303,7 +303,7 @@ class Halo(CollectiveContext):
         Parameters
         ----------
         *arrays : ndarray
-            As of `start`.
+            See `start`.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class Halo(CollectiveContext):
         self.start(*arrays).wait()
 
     def _progress(self) -> bool:
-        """Send and take what can be now; whether the round has ended."""
+        """Send and receive what is possible now; return whether the round has ended."""
         if not self._active:
             self.check_open()
             return True
@@ -352,32 +352,33 @@ class Halo(CollectiveContext):
         return f"rank {', '.join(map(str, sorted(far + near)))}"
 
     def _poll(self, raised: int = 0, *_: int) -> None:
-        """Raise another rank's failure, keep the deadline: a rank that waits calls this now and then.
+        """Raise another rank's failure and apply the deadline; a rank that waits calls this now and then.
 
-        Compiled code calls it once more when it has `raised`: there is nothing left to do then.
+        When it has `raised`, compiled code calls it once more, which does nothing.
         """
         if raised:
             return
         for _rank, content in self._failures.received():
-            self._told.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
-        for number, content in self._told:
-            # A rank that has failed in a later round has done its part of this one, which ends well.
+            self._reported.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
+        for number, content in self._reported:
+            # A rank that has failed in a later round has done its part of this one, so this round ends without an
+            # error.
             if number <= self._rounds - self._rounds_before:
                 self._failure = RankFailure.unpacked(content).error()
                 raise self._failure
         self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Raise an error here and, as soon as they wait, on all other ranks; the next round begins anew."""
+        """Raise an error here and, as soon as they wait, on all other ranks; the next round then starts afresh."""
         if self.coordinator.guard is not None and (lost := self.coordinator.guard.loss(error, _ROUND)):
             raise lost from (None if lost is error else error)
         self.check_open()
         self._active = False
-        self._tell(error, self._rounds)
+        self._notify(error, self._rounds)
         raise error
 
-    def _tell(self, error: BaseException, number: int) -> None:
-        """Tell all ranks what has failed here, in which round."""
+    def _notify(self, error: BaseException, number: int) -> None:
+        """Notify all ranks of a failure here, with the number of the round."""
         if self._failure is None:
             self._failure = error
             content = (number - self._rounds_before).to_bytes(_WORD, "little")
@@ -387,15 +388,14 @@ class Halo(CollectiveContext):
                     self._failures.notify(other, content)
 
     def _take_failures(self) -> None:
-        """Take what other ranks have told that is still under way. Collective."""
-        self.coordinator.synchronize(
-            "taking the failures that are under way"
-        )  # who has left by an exception is not waited for
+        """Receive other ranks' failures that are still under way. Collective."""
+        # Raises if a rank has left by an exception, so that no rank waits for it below.
+        self.coordinator.synchronize("taking the failures that are under way")
         with self.coordinator.watching("taking the failures that are under way"):
             self._failures.end()
 
     def _recover(self) -> None:
-        """Begin anew where the last round has failed, which every rank that comes here has raised. Collective."""
+        """Start afresh if the last round has failed, as all ranks know. Collective."""
         if self._failure is None:
             return
         self._take_failures()
@@ -404,7 +404,7 @@ class Halo(CollectiveContext):
             self._window.begin_anew()
         self._requests = Requests(self.coordinator, self._messages)
         self._messages_left, self._chosen, self._failure = False, (), None
-        self._told, self._rounds_before = [], self._rounds
+        self._reported, self._rounds_before = [], self._rounds
 
     # ---- in slice programs -------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ class Halo(CollectiveContext):
         Parameters
         ----------
         *arrays : ndarray
-            As of `start`.
+            See `start`.
         """
         await (await self.begin(*arrays))
 
@@ -424,7 +424,7 @@ class Halo(CollectiveContext):
         Parameters
         ----------
         *arrays : ndarray
-            As of `start`.
+            See `start`.
 
         Raises
         ------
@@ -445,8 +445,8 @@ class Halo(CollectiveContext):
         """Free requests and windows (collective). Later calls raise `ClosedError`."""
         if self.freed:
             return
-        if self.coordinator.left is not None:  # who has left by an exception does not come to free anything
-            self.let_go()
+        if self.coordinator.left is not None:  # a rank that has left by an exception takes no part in freeing
+            self.abandon()
             return
         try:
             if self._active and self._failure is None:
@@ -455,7 +455,7 @@ class Halo(CollectiveContext):
             self._requests.end()
         except OverlapError:
             if self.coordinator.left is not None:
-                self.let_go()
+                self.abandon()
             raise
         self._undo()
 
@@ -463,10 +463,10 @@ class Halo(CollectiveContext):
         """Note that a rank is lost: there is no next round."""
         if not self.freed:
             self._ended = f"closed by a loss ({lost})"
-            self.let_go()
+            self.abandon()
 
-    def let_go(self) -> None:
-        """End this rank's part without the others: one of the ranks has left."""
+    def abandon(self) -> None:
+        """End this rank's part without the others, because a rank has left."""
         self.freed, self._active = True, False
         self.coordinator.abandon()
         self._over()
@@ -474,18 +474,19 @@ class Halo(CollectiveContext):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
             return None
-        if error is self._failure:  # of a call: the others raise it too, and come to free
-            with suppress(OverlapError):  # what ends the block is to be seen
+        if error is self._failure:  # raised by a call, so the other ranks raise it, too, and call `free`
+            with suppress(OverlapError):  # the exception that ends the block must not be hidden
                 self.free()
             return None
         if self.comm.size == 1:
             self.free()
             return None
         if self.coordinator.left is not None:
-            self.let_go()
+            self.abandon()
             return None
-        # For ranks that wait in a round, this one if it has not ended here; the header is for those in any other call.
-        self._tell(error, self._rounds + (not self._active))
+        # This notifies ranks that wait in a round (the current one if it has not ended here); the header below notifies
+        # ranks in any other call.
+        self._notify(error, self._rounds + (not self._active))
         self.freed, self._active = True, False
         return self.coordinator.leave(error, self._over)
 
@@ -500,7 +501,7 @@ class Halo(CollectiveContext):
 
 
 class PendingHalo:
-    """A round under way.
+    """A round of a halo exchange that is under way.
 
     Parameters
     ----------
@@ -538,6 +539,6 @@ class PendingHalo:
 
 
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Find the ranks that share memory with this one, as a communicator to be freed."""
+    """Return a communicator, to be freed, of the ranks that share memory with this one."""
     node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
     return node

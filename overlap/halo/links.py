@@ -1,26 +1,26 @@
-"""Halos by remote writes: how ranks of one node put data into each other's memory.
+"""Halos by remote writes: ranks of one node write data into each other's memory.
 
 A *link* joins two ranks, one that sends and one that receives. Rounds are numbered from 1 and every round has one
 message per link. Two pairs of flags in a shared window, each written by one rank alone, carry round numbers:
 
-* The receiver's *request*, read by the sender: in which round it is, into which set of shared arrays it wants the data
-  (or none), and the last round that it has completed.
-* The sender's *delivery*, read by the receiver, one for odd and one for even rounds: the round whose data are there,
-  and where.
+* The receiver's *request*, read by the sender: the receiver's round, the set of shared arrays into which the data go
+  (or none), and the last round that the receiver has completed.
+* The sender's *delivery*, read by the receiver, one for odd and one for even rounds: the round whose data have been
+  written, and where they are.
 
-The receiver starts a round by a request. The sender writes the payload once, then the delivery, by a release: straight
-into the ghost cells, if the receiver has asked for that and is in the same round already, or else into the slot of the
-round in the receiver's segment. There are two slots, used alternately, and that of round k is free when round k - 2 is
-complete. So nobody waits before sending, but where the receiver is a whole round late; what cannot be sent at the start
-is sent while the sender tests or waits. A receiver that finds its delivery moves data from the slot to the ghost cells,
-unless they are there, and notes the round as completed.
+The receiver starts a round by a request. The sender writes the payload once and then the delivery, by a release. If the
+receiver has requested it and is in the same round already, the payload goes directly into the ghost cells, else into
+the slot of the round in the receiver's segment. There are two slots, used alternately; that of round k is free when
+round k - 2 is complete. So a sender waits only if the receiver is a whole round late; data that cannot be sent at the
+start are sent while the sender tests or waits. When the receiver finds the delivery, it copies data from the slot to
+the ghost cells, unless they are there already, and notes the round as completed.
 
-Ghost cells belong to the neighbour from the request to the delivery of a round, and to their owner else: no write
-comes before the request of its round.
+From the request to the delivery of a round the ghost cells belong to the neighbour, at other times to their owner: no
+write precedes the request of its round.
 
 Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
-plain loads after a `load_acquire` of it (`lowlevel.memory`). That is enough on ARM too, as both sides map the same
-memory (`lowlevel.segments`).
+plain loads after a `load_acquire` of it (`lowlevel.memory`). Because both sides map the same memory
+(`lowlevel.segments`), this is enough on ARM, too.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ from ..lowlevel.memory import (
 
 # Words of a rank's state; then the links.
 ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, STATE = 0, 1, 2, 3, 4, 5, 6, 8
-# Words of a link: whether something is left to do in this round, and whether there is something at all; the part of the
-# own segment that is for the other rank, the other way round, and the bytes of their slots; tables of copies into a
-# slot, into shared arrays, and from a slot to the ghost cells; for each set of shared arrays where their addresses are.
+# Words of a link: whether sending and receiving are still to be done in this round, and whether they exist at all; the
+# part of the own segment for the other rank, the part of the other rank's segment for this one, and the bytes of their
+# slots; tables of copies into a slot, into shared arrays, and from a slot to the ghost cells; the addresses of the sets
+# of shared arrays.
 (SENDING, RECEIVING, SENDS, RECEIVES, MINE, THEIRS, MY_SLOT_NBYTES, THEIR_SLOT_NBYTES) = range(8)
 (INTO_SLOT, INTO_SLOT_ROWS, DIRECT, DIRECT_ROWS, FROM_SLOT, FROM_SLOT_ROWS, SETS, PEER) = range(8, 16)
 LINK = 16
 
-# A part of a segment: the other rank's request, in cache lines of its own the last round that it has completed and its
-# deliveries of odd and even rounds, and the slots for what it sends. A request is the round and the set of arrays, a
+# A part of a segment: the other rank's request; in cache lines of their own, the last round that it has completed and
+# its deliveries of odd and even rounds; the slots for its data. A request is the round and the set of arrays, a
 # delivery the round and whether the data are in the ghost cells.
 SET, COMPLETED, DELIVERIES, IN_PLACE, SLOTS = 8, LINE, 2 * LINE, 8, 4 * LINE
 NO_SET = -1
@@ -60,7 +61,7 @@ NO_SET = -1
 
 @njit
 def start(state_at: Any, set_number: Any) -> Any:
-    """Begin a round: ask for what is received, into a set of shared arrays or `NO_SET`, and send what can be sent."""
+    """Begin a round: request data, into a set of shared arrays or `NO_SET`, and send the data that can be sent."""
     state = words(state_at)
     state[ROUND] += 1
     number = state[ROUND]
@@ -82,7 +83,7 @@ def start(state_at: Any, set_number: Any) -> Any:
 
 @njit
 def send(state: Any, link: Any, number: Any) -> Any:
-    """Send the payload of a round, if the receiver lets us; returns whether that is still to be done."""
+    """Send the payload of a round if the receiver is ready for it; return whether it is still to be sent."""
     request, place = link[MINE], number & 1
     delivery = link[THEIRS] + DELIVERIES + place * LINE
     asked = load_acquire(request)
@@ -103,7 +104,7 @@ def send(state: Any, link: Any, number: Any) -> Any:
 
 @njit
 def receive(state: Any, link: Any, number: Any) -> Any:
-    """Take the payload of a round, if it is there; returns whether that is still to be done."""
+    """Take the payload of a round if it has arrived; return whether it is still to be taken."""
     place = number & 1
     delivery = link[MINE] + DELIVERIES + place * LINE
     if load_acquire(delivery) != number:
@@ -118,7 +119,7 @@ def receive(state: Any, link: Any, number: Any) -> Any:
 
 @njit
 def progress(state_at: Any) -> Any:
-    """Send and take what can be now; returns how many messages are left of the round."""
+    """Send and take the payloads that are ready; return how many messages of the round are left."""
     state = words(state_at)
     number, left = state[ROUND], 0
     for place in range(state[LINKS]):
@@ -132,7 +133,7 @@ def progress(state_at: Any) -> Any:
 
 @njit
 def complete(state_at: Any) -> None:
-    """Wait until nothing is left of the round. Calls Python now and then, which may raise."""
+    """Wait until the round is complete. Calls Python now and then, which may raise."""
     state = words(state_at)
     for _ in range(state[POLLS]):
         if progress(state_at) == 0:

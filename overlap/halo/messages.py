@@ -1,7 +1,7 @@
-"""Halos by messages: MPI's persistent requests, made once, the receives always started first; or what slices await.
+"""Halos by messages: persistent MPI requests, whose receives are always started first, or operations of slices.
 
-A message that is one run of bytes of one array, as a slab of planes is, goes from and to the array itself: persistent
-requests are made once for each such memory. All others are packed into buffers.
+If a message is one run of bytes of one array, such as a slab of planes, it is sent from or received in the array
+itself, and persistent requests are made for each such memory. Other messages are packed into buffers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..runtime.requests.requests import AsyncComm
 from .plan import LocalArrays, Pairs, Traffic, swapped
 
 TAG = 7
-_MOST = 16  # sets of arrays with requests of their own; others are packed
-_PACKED = ()  # in place of addresses
+_MOST = 16  # sets of arrays with requests of their own; messages of other arrays are packed
+_PACKED = ()  # instead of addresses: all messages are packed
 
 
 class HaloMessage(NamedTuple):
@@ -33,7 +33,7 @@ class HaloMessage(NamedTuple):
     rank : int
     buffer : ndarray of uint8
     run : (int, int) or None
-        The array and the offset there, where the message is one run of bytes of it.
+        If the message is one run of bytes of an array: the array's index and the offset in it.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class HaloMessage(NamedTuple):
     run: tuple[int, int] | None
 
     def memory(self, addresses: tuple[int, ...]) -> Any:
-        """Give the memory of the message: the array's own where it is a run there, and their addresses are given."""
+        """Return the memory of the message: its array's if it is a run and addresses are given, else the buffer."""
         if self.run is None or not addresses:
             return self.buffer
         number, offset = self.run
@@ -59,7 +59,7 @@ class Messages:
     Attributes
     ----------
     sources : ndarray of int64
-        The addresses of the arrays of the round go there.
+        To be filled with the addresses of the arrays of the round.
     sends, receives : list of HaloMessage
     """
 
@@ -70,7 +70,7 @@ class Messages:
         def made(sending: bool) -> tuple[list[HaloMessage], np.ndarray, list[CopyTable]]:
             messages: list[HaloMessage] = []
             pairs: Pairs = []
-            packed: Pairs = []  # but for runs
+            packed: Pairs = []  # without runs
             for one in traffic:
                 if regions := one.sends if sending else one.receives:
                     found, nbytes = local.packing(regions, len(messages))
@@ -86,16 +86,16 @@ class Messages:
         self._sent_at, self._received_at = address_of(self._sent), address_of(self._received)
 
     def pack(self, direct: bool = False) -> None:
-        """Copy what is sent from the arrays into the messages; if `direct`, but for runs."""
+        """Copy entries to be sent from the arrays into the messages; if `direct`, all but runs."""
         self._packs[direct].execute(self._sources_at, self._sent_at)
 
     def unpack(self, direct: bool = False) -> None:
-        """Copy what was received into the arrays; if `direct`, but for runs."""
+        """Copy received entries into the arrays; if `direct`, all but runs."""
         self._unpacks[direct].execute(self._received_at, self._sources_at)
 
 
 class Requests:
-    """The persistent requests of messages on a communicator that carries nothing else with their tag.
+    """Persistent requests of messages, on a communicator that carries nothing else with their tag.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ class Requests:
         self._coordinator = coordinator
         self._messages = messages
         self._runs = any(one.run is not None for one in messages.sends + messages.receives)
-        self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}  # receives and sends, by the addresses of the arrays
+        self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}  # addresses of the arrays -> receives and sends
         self._use(_PACKED)
-        self._started = 0, 0  # rounds of receives and of sends
+        self._started = 0, 0  # numbers of rounds whose receives, and whose sends, were started
 
     def choose(self, addresses: tuple[int, ...]) -> None:
         """Let the next rounds be those of the arrays at these addresses."""
@@ -140,7 +140,7 @@ class Requests:
         self._started = self._started[0], self._started[1] + 1
 
     def test(self) -> bool:
-        """Look whether all messages have arrived; if so, unpack them."""
+        """Return whether all messages have arrived; if so, unpack them."""
         if not MPI.Request.Testall(self._all):
             return False
         self._messages.unpack(self._direct)
@@ -148,14 +148,14 @@ class Requests:
 
     @property
     def waiting_for(self) -> list[int]:
-        """The ranks whose messages have not arrived."""
+        """List the ranks whose messages have not arrived."""
         pairs = zip(self._messages.receives, self._receives)
         return sorted({one.rank for one, request in pairs if not request.Get_status()})
 
     def end(self) -> None:
-        """Bring what a failure has left under way to its end, and free the requests. Collective.
+        """Complete messages that a failure has left under way, and free the requests. Collective.
 
-        A rank that has failed may have started a round less than its neighbours.
+        A rank that has failed may have started one round less than its neighbours.
         """
         receives, sends = self._started
         theirs: list[int] = self._coordinator.allgather(sends)
@@ -167,14 +167,14 @@ class Requests:
                 elif theirs[one.rank] < receives:
                     request.Cancel()
             MPI.Request.Waitall(self._all)
-            comm.Barrier()  # else a neighbour's next round comes to a receive that is still to be cancelled here
+            comm.Barrier()  # else a neighbour's next message could match a receive that is still to be cancelled
         for receives_made, sends_made in self._made.values():
             for request in receives_made + sends_made:
                 request.Free()
 
 
 class Begun:
-    """A round that a slice has begun: await it."""
+    """A round that a slice has begun, to be awaited."""
 
     def __init__(self, operations: list[Any], then: Callable[[], None]) -> None:
         self._operations, self._then = operations, then
@@ -186,9 +186,10 @@ class Begun:
 
 
 class Awaited:
-    """The messages of a halo as operations of a runtime, equally many on all ranks, receives first.
+    """The messages of a halo as operations of a runtime: as many on all ranks, receives first.
 
-    Ranks at a border have fewer neighbours; they receive from and send to nobody instead, so that all await the same.
+    A rank at a border has fewer neighbours; it exchanges messages with ``MPI.PROC_NULL`` instead, so that all ranks
+    await the same operations.
     """
 
     def __init__(self, comm: AsyncComm, coordinator: StandaloneCoordinator, messages: Messages) -> None:
@@ -201,14 +202,14 @@ class Awaited:
         )
 
     async def begin(self, addresses: tuple[int, ...]) -> Begun:
-        """Begin a round of the arrays at these addresses."""
+        """Begin a round with the arrays at these addresses."""
         self._messages.sources[:] = addresses
         self._messages.pack()
-        # One tag for all halos: slices must await the same, and the issue order keeps their messages apart.
-        # Not persistent: MPICH (5.0.2 measured) never reports a persistent request to nobody by Testsome, by which a
-        # runtime polls, or by Testany; Test, Testall, Get_status and Wait see it complete at once.
+        # All halos use one tag: slices must await the same operations, and the issue order keeps their messages apart.
+        # The requests are not persistent, because Testsome, by which a runtime polls, and Testany of MPICH 5.0.2 never
+        # report a persistent request to PROC_NULL, though Test, Testall, Get_status and Wait complete it at once.
         operations = [
-            *(self._comm.Recv([one.buffer, MPI.BYTE], one.rank, 0) for one in self._receives),
-            *(self._comm.Send([one.buffer, MPI.BYTE], one.rank, 0) for one in self._sends),
+            *(self._comm.Recv([message.buffer, MPI.BYTE], message.rank, 0) for message in self._receives),
+            *(self._comm.Send([message.buffer, MPI.BYTE], message.rank, 0) for message in self._sends),
         ]
-        return Begun([await started(one) for one in operations], self._messages.unpack)
+        return Begun([await started(message) for message in operations], self._messages.unpack)

@@ -1,4 +1,4 @@
-"""Who sends what to whom, and where it stands in messages: from blocks with ghost cells or from lists of entries.
+"""The traffic of a halo: which ranks exchange which entries, for blocks with ghost cells or lists of entries.
 
 A *region* of a local array is a box (a tuple of slices) or an array of positions along the first axis.
 """
@@ -26,7 +26,7 @@ class LocalArrays(NamedTuple):
     Attributes
     ----------
     shape : tuple of int
-        Every array's, without the components of an item.
+        Shape of each array, without the components of an item.
     items : sequence of int
         Bytes of an item, for each array.
     """
@@ -35,7 +35,7 @@ class LocalArrays(NamedTuple):
     items: Sequence[int]
 
     def region(self, number: int, region: Region) -> ArrayRegion:
-        """Describe a region of the array of a number."""
+        """Describe a region of array `number`."""
         nbytes = self.items[number]
         if isinstance(region, np.ndarray):
             return ArrayRegion(number, 0, (len(region),), (nbytes,), nbytes, region)
@@ -44,12 +44,12 @@ class LocalArrays(NamedTuple):
         return ArrayRegion(number, offset, tuple(map(length_of, region)), strides, nbytes)
 
     def packing(self, regions: Sequence[Region], message: int = 0) -> tuple[Pairs, int]:
-        """Tell where regions of all arrays stand in the message of a number.
+        """Return where regions of all arrays are in message `message`.
 
         Returns
         -------
         list of (ArrayRegion, ArrayRegion)
-            In the array, in the message.
+            Each region in its array, and in the message.
         int
             Bytes of the message; every array's part begins at a multiple of 64.
         """
@@ -65,24 +65,24 @@ class LocalArrays(NamedTuple):
 
 
 def swapped(pairs: Pairs) -> Pairs:
-    """Copy the other way."""
+    """Exchange source and target of each copy."""
     return [(target, source) for source, target in pairs]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """All that one rank sends to and receives from another one in a round; regions in the order of the message.
+    """The data that a rank exchanges with another rank in a round, as regions in the order of the message.
 
     Attributes
     ----------
     rank : int
-        The other one.
+        The other rank.
     sends : sequence of Region
-        Regions of the own local array.
+        Regions of this rank's local array that are sent.
     fills : sequence of Region
-        Where these go in the other rank's local array.
+        The corresponding regions of the other rank's local array.
     receives : sequence of Region
-        Regions of the own local array.
+        Regions of this rank's local array that are received.
     shape : tuple of int
         Shape of the other rank's local array.
     """
@@ -96,33 +96,33 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Entries:
-    """What lists of entries have to be exchanged: the local shape, and the messages."""
+    """The local shape and the traffic for lists of owned and needed entries."""
 
     local_shape: tuple[int, ...]
     traffic: Sequence[Traffic]
 
 
 def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
-    """Make the messages that fill the ghost cells of blocks."""
-    mine = list(blocks.neighbours(rank))
-    peers = sorted({one.rank for one in mine} | _mirrored(blocks, rank))
-    found = []
+    """Return the traffic that fills the ghost cells of blocks."""
+    own_neighbours = list(blocks.neighbours(rank))
+    peers = sorted({neighbour.rank for neighbour in own_neighbours} | _mirrored(blocks, rank))
+    traffic = []
     for peer in peers:
-        theirs = [one for one in blocks.neighbours(peer) if one.rank == rank]
-        found.append(
+        peer_neighbours = [neighbour for neighbour in blocks.neighbours(peer) if neighbour.rank == rank]
+        traffic.append(
             Traffic(
                 peer,
-                [one.send for one in theirs],
-                [one.receive for one in theirs],
-                [one.receive for one in mine if one.rank == peer],
+                [neighbour.send for neighbour in peer_neighbours],
+                [neighbour.receive for neighbour in peer_neighbours],
+                [neighbour.receive for neighbour in own_neighbours if neighbour.rank == peer],
                 blocks.local_shape(peer),
             )
         )
-    return found
+    return traffic
 
 
 def _mirrored(blocks: Blocks, rank: int) -> set[int]:
-    """Find the ranks that have this one as a neighbour, where ghost cells may be on one side only."""
+    """Find the ranks that have this one as a neighbour; ghost cells may be on one side only."""
     both = Blocks(
         blocks.shape,
         blocks.grid,
@@ -132,7 +132,7 @@ def _mirrored(blocks: Blocks, rank: int) -> set[int]:
         weights=blocks.weights,
         shares=blocks.shares,
     )
-    return {one.rank for one in both.neighbours(rank)}
+    return {neighbour.rank for neighbour in both.neighbours(rank)}
 
 
 def of_indices(
@@ -141,22 +141,22 @@ def of_indices(
     needed: np.ndarray,
     places: tuple[np.ndarray, np.ndarray, int] | None = None,
 ) -> Entries:
-    """Make the messages that bring entries, known by global numbers, to those that need them. Collective.
+    """Return the traffic that brings entries, identified by global numbers, to ranks that need them. Collective.
 
-    `places` has where the owned and the needed entries stand in the local array, and how long this is. By default the
-    owned ones come first and then the needed ones, in the order given.
+    `places` has the positions of the owned and of the needed entries in the local array, and its length. By default the
+    owned entries come first and then the needed ones, in the order given.
 
     Raises
     ------
     InputError
-        On all ranks: an entry that somebody needs has no owner, or one has two.
+        On all ranks: a needed entry has no owner, or an entry has two.
     """
     size = coordinator.size
     if places is None:
         length = len(owned) + len(needed)
         places = np.arange(len(owned)), np.arange(len(owned), length), length
     owned_at, needed_at, length = places
-    # Rank g mod size keeps the directory of entry g: its owner and its place there.
+    # Rank g mod size keeps the directory entry of g: its owner, and its position in the owner's array.
     kept = _sent(coordinator, owned % size, owned, owned_at)
     numbers, owners_places = (np.concatenate(one) for one in zip(*kept))
     owners = np.repeat(np.arange(size), [len(part[0]) for part in kept])
@@ -177,7 +177,7 @@ def of_indices(
         answers.append((owners[at[good]], owners_places[at[good]]))
     coordinator.check("the owners of entries", lost)
     found = coordinator.alltoall(answers)
-    # As they were asked for, by directory; then in the order of the local array, which both ends have.
+    # In the order of the requests, by directory; then in the order of the local array, which both ranks know.
     places_here = np.concatenate([needed_at[needed % size == rank] for rank in range(size)])
     order = np.argsort(places_here)
     owners, owners_places = (np.concatenate(one)[order] for one in zip(*found))
@@ -195,12 +195,12 @@ def of_indices(
 
 
 def _shortest(positions: np.ndarray) -> Region:
-    """Give a slice where positions follow each other."""
+    """Return consecutive positions as a slice, others as they are."""
     if len(positions) and (np.diff(positions) == 1).all():
         return (slice(int(positions[0]), int(positions[-1]) + 1),)
     return positions
 
 
 def _sent(coordinator: StandaloneCoordinator, ranks: np.ndarray, *values: np.ndarray) -> Any:
-    """Send values, some for each of them, to the ranks given; returns what each rank has sent here."""
+    """Send each value to its rank in `ranks`; return the values that each rank has sent here."""
     return coordinator.alltoall([tuple(one[ranks == rank] for one in values) for rank in range(coordinator.size)])

@@ -1,4 +1,4 @@
-"""The window of a node: flags and slots of the links between its ranks, and arrays that neighbours write to."""
+"""The window of a node: flags and slots of the links between its ranks, and arrays to which neighbours write."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ MOST_SETS = 64
 
 
 class LinkWindow:
-    """Links of this rank to others of its node, and the state that compiled code works on. Collective.
+    """Links of this rank to others of its node, with the state for compiled code. Making one is collective.
 
     Parameters
     ----------
     coordinator : StandaloneCoordinator
-        The halo's; all its ranks make it at once.
+        The halo's coordinator; all its ranks make their windows at once.
     node : mpi4py.MPI.Intracomm
-        Kept, and freed by `free`.
+        The ranks of the node; freed by `free`.
     peers : dict
-        Rank in `node` of every traffic's other rank.
+        The rank in `node` of each traffic's other rank.
     traffic : sequence of Traffic
     local : LocalArrays
     attend : callable
-        Called now and then while a rank waits, with two numbers; it may raise.
+        Called with two numbers now and then while a rank waits; may raise.
 
     Attributes
     ----------
     address : int
-        Where the state stands.
+        The address of the state.
     sources : ndarray of int64
         The addresses of the arrays of the round go there.
     """
@@ -72,72 +72,73 @@ class LinkWindow:
         self._join(local)
 
     def _join(self, local: LocalArrays) -> None:
-        """Allocate memory for the links, and write down what compiled code does with it."""
-        me, parts, nbytes = self._node.rank, {}, 0  # where what is for another rank begins, and the bytes of a slot
-        for one in self._traffic:
-            slot = whole_lines(local.packing(one.receives)[1])
-            parts[self._peers[one.rank]] = nbytes, slot
+        """Allocate memory for the links, and write the tables for compiled code."""
+        # Peer -> offset of its part in this rank's segment, and the bytes of a slot.
+        me, parts, nbytes = self._node.rank, {}, 0
+        for link in self._traffic:
+            slot = whole_lines(local.packing(link.receives)[1])
+            parts[self._peers[link.rank]] = nbytes, slot
             nbytes += links.SLOTS + 2 * slot
         bases = {rank: address_of(memory) for rank, memory in self._allocate(nbytes).items()}
-        with self._coordinator.watching("exchanging where segments are"):
+        with self._coordinator.watching("exchanging the places of segments"):
             every = self._node.allgather(parts)
-        for number, one in enumerate(self._traffic):
-            peer = self._peers[one.rank]
-            (mine, my_slot), (theirs, their_slot) = parts[peer], every[peer][me]
-            remote = LocalArrays(one.shape, local.items)
+        for number, link in enumerate(self._traffic):
+            peer = self._peers[link.rank]
+            (own_offset, my_slot), (peer_offset, their_slot) = parts[peer], every[peer][me]
+            remote = LocalArrays(link.shape, local.items)
             direct = [
                 (local.region(array, region), remote.region(array, fill))
                 for array in range(len(local.items))
-                for region, fill in zip(one.sends, one.fills)
+                for region, fill in zip(link.sends, link.fills)
             ]
-            into_slot, from_slot = local.packing(one.sends)[0], swapped(local.packing(one.receives)[0])
+            into_slot, from_slot = local.packing(link.sends)[0], swapped(local.packing(link.receives)[0])
             tables = [CopyTable(pairs) for pairs in (into_slot, direct, from_slot)]
             self._tables += tables
             self._links[number, links.SENDS :] = (
-                *(bool(one.sends), bool(one.receives)),
-                *(bases[me] + mine, bases[peer] + theirs, my_slot, their_slot),
+                *(bool(link.sends), bool(link.receives)),
+                *(bases[me] + own_offset, bases[peer] + peer_offset, my_slot, their_slot),
                 *(word for table in tables for word in (table.address, table.rows)),
-                *(address_of(self._sets[number]), one.rank),
+                *(address_of(self._sets[number]), link.rank),
             )
 
     def _allocate(self, nbytes: int) -> dict[int, np.ndarray]:
-        """Make a segment of zeros on each rank, and keep it: others' memory is there as long as it is written to."""
+        """Make a segment of zeros on each rank, and keep the mappings as long as the window may be used."""
         with self._coordinator.watching("allocating memory that a node shares"):
-            found = segments(self._node, nbytes, [self._peers[one.rank] for one in self._traffic])
-        self._mapped.append(found)
-        return found
+            mapped = segments(self._node, nbytes, [self._peers[link.rank] for link in self._traffic])
+        self._mapped.append(mapped)
+        return mapped
 
     def new_set(self, shapes: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-        """Make arrays of zeros that the neighbours write to directly. Collective over the node.
+        """Make arrays of zeros into which the neighbours write directly. Collective over the node.
 
         Raises
         ------
         InputError
-            There are `MOST_SETS` already.
+            There are `MOST_SETS` sets already.
         """
         if self.count == MOST_SETS:
             raise InputError(f"expected at most {MOST_SETS} sets of shared arrays of a halo, received one more")
         sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in shapes]
         *offsets, nbytes = accumulate(map(whole_lines, sizes), initial=0)
-        with self._coordinator.watching("exchanging where arrays are"):
+        with self._coordinator.watching("exchanging the places of arrays"):
             every = self._node.allgather(offsets)
         memory = self._allocate(nbytes)
-        for one, sets in zip(self._traffic, self._sets):
-            peer = self._peers[one.rank]
+        for link, sets in zip(self._traffic, self._sets):
+            peer = self._peers[link.rank]
             addresses = np.array([address_of(memory[peer]) + offset for offset in every[peer]], np.int64)
             self._set_addresses.append(addresses)
             sets[self.count] = address_of(addresses)
         self.count += 1
-        mine = memory[self._node.rank]
+        own_memory = memory[self._node.rank]
         with self._coordinator.watching("the end of making shared arrays"):
             self._node.Barrier()
         return [
-            mine[offset : offset + size].view(dtype).reshape(shape)
+            own_memory[offset : offset + size].view(dtype).reshape(shape)
             for offset, size, (shape, dtype) in zip(offsets, sizes, shapes)
         ]
 
     def begin_anew(self) -> None:
-        """Forget a round that has failed. Collective over the node, and nobody is in a round."""
+        """Forget a round that has failed. Collective over the node; no rank may be in a round."""
         with self._coordinator.watching("forgetting a round that has failed"):
             self._node.Barrier()
             self._mapped[0][self._node.rank][:] = 0  # the flags of all links
@@ -147,11 +148,11 @@ class LinkWindow:
 
     @property
     def waiting_for(self) -> list[int]:
-        """The ranks that something is left to be done with in this round."""
+        """List the ranks with which this round is not complete."""
         return sorted({int(row[links.PEER]) for row in self._links if row[links.SENDING] or row[links.RECEIVING]})
 
     def free(self) -> None:
-        """End the links (collective over the node). Arrays keep their memory, but nobody writes to them any more."""
+        """End the links (collective over the node). Arrays keep their memory, which only their owner uses then."""
         with self._coordinator.watching("freeing the ranks of a node"):
             self._mapped.clear()
             self._node.Free()

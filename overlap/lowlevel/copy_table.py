@@ -1,10 +1,10 @@
-"""Copies of memory as tables of integers, and the compiled code that makes them without Python: one copy a row.
+"""Copies of memory as tables of integers, one copy per row, and the compiled code that makes them without Python.
 
-Where a copy reads and writes is an offset from a *base*: the address that stands, when the table is executed, at that
-number among the sources or among the targets. So a table serves all arrays of one shape. The compiled code knows
-nothing of arrays' bounds: what a table reads and writes is checked where it is written.
+The places from which and to which a copy moves data are offsets from a *base*: an index into the list of source or of
+target addresses that is passed when the table is executed. So a table serves all arrays of one shape. The compiled code
+does not know the bounds of arrays; they are checked when a table is made.
 
-Whoever has more to do than to copy numbers its operations from `OTHERS` on, and lets `copied` do the rest.
+Modules with other operations number these from `OTHERS` on, and call `copied` for copies.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from ..compiled import CFunction, njit
 from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
 
 COPY, COPY_ITEMS, CONVERT, OTHERS = range(4)
-# Columns of a row. Lengths count elements; of the innermost axis of a copy of runs, bytes.
+# Columns of a row. Lengths count elements; in the innermost axis of a copy of runs they count bytes.
 OPERATION = 0
-SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base's number, and bytes; the step is for those who repeat rows
+SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base, and bytes; the step is for modules that repeat rows
 TARGET, TARGET_OFFSET, TARGET_STEP = 4, 5, 6
 LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # of four axes each
-ELEMENT = 19  # bytes of an element, or 0 where the innermost axis is a contiguous run
-SCALE = 20  # bits of a float64, in a copy of runs of real numbers of `PRECISION` bytes
+ELEMENT = 19  # bytes of an element, or 0 if the innermost axis is a contiguous run
+SCALE = 20  # bits of a float64 factor, in a copy of runs of real numbers of `PRECISION` bytes
 PRECISION = 21  # 0: not scaled
-CONVERSION = 21  # of real numbers, which are scaled too; lengths count bytes of the source
-TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles that are rounded to singles stay doubles
-FLAG = 22  # the address of a word that becomes 1 where a finite number is too large for the other type
-ARGUMENTS = 7  # of other operations
-COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of one, and where their positions stand
+CONVERSION = 21  # a conversion of real numbers, which are scaled, too; lengths count bytes of the source
+TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles are rounded to singles and stored as doubles
+FLAG = 22  # the address of a word that becomes 1 if a finite number is too large for the other type
+ARGUMENTS = 7  # first argument of other operations
+COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of an item, addresses of the positions
 WIDTH = 23
 AXES = 4
 _ELEMENTS = (4, 8, 16)  # bytes; others are copied as runs of bytes
-TILE = 16  # elements along both innermost axes of a copy that transposes
+TILE = 16  # elements along both innermost axes, in a copy that transposes
 
-Base = tuple[int, int]  # its number, and an offset
+Base = tuple[int, int]  # the number of a base, and an offset
 Loops = tuple[list[int], tuple[int, list[int]], tuple[int, list[int]]]
 
 
 @dataclass(frozen=True)
 class ArrayRegion:
-    """Items of an array that is not there yet: a box, or some along the first axis.
+    """Items of an array whose address is given later: a box, or some items along the first axis.
 
     Attributes
     ----------
     base : int
         The array's number.
     offset : int
-        Bytes from the array's begin to the first item, or to where positions count from.
+        Bytes from the array's begin to the first item, or to the item at position 0.
     shape, strides : tuple of int
-        The box, with strides in bytes.
+        Shape of the box, and strides in bytes.
     nbytes : int
         Size of an item.
     positions : ndarray of int64 or None
-        Which items; None for a box.
+        Positions of the items; None for a box.
     """
 
     base: int
@@ -70,22 +70,22 @@ class ArrayRegion:
 
     @property
     def size(self) -> int:
-        """Number of items."""
+        """Return the number of items."""
         return int(np.prod(self.shape, dtype=int))
 
 
 class CopyTable:
-    """A table of copies between regions, and what it has addresses of.
+    """A table of copies between regions, with the arrays of positions to which it refers.
 
     Parameters
     ----------
     pairs : iterable of (ArrayRegion, ArrayRegion)
-        Source and target, of as many items.
+        Source and target, with the same number of items.
 
     Attributes
     ----------
     address, rows : int
-        Where the table stands, and its rows.
+        The address of the table, and its number of rows.
     """
 
     def __init__(self, pairs: Iterable[tuple[ArrayRegion, ArrayRegion]]) -> None:
@@ -95,7 +95,7 @@ class CopyTable:
         self.address, self.rows = address_of(self._code), len(lines)
 
     def run(self) -> tuple[Base, Base, int] | None:
-        """Source, target and bytes, where one run of bytes is all there is to copy."""
+        """Return source, target and bytes if the table copies one run of bytes only, else None."""
         if self.rows != 1:
             return None
         line = self._code[0].tolist()
@@ -105,7 +105,7 @@ class CopyTable:
         return (line[SOURCE], line[SOURCE_OFFSET]), (line[TARGET], line[TARGET_OFFSET]), nbytes
 
     def execute(self, sources: int, targets: int) -> None:
-        """Make the copies between bases whose addresses stand at these two."""
+        """Make the copies; `sources` and `targets` are the addresses of the lists of bases' addresses."""
         if self.rows:
             execute(self.address, self.rows, sources, targets)
 
@@ -118,7 +118,7 @@ class CopyTable:
             yield instruction(COPY_ITEMS, *bases, source.size, source.nbytes, *positions)
 
     def _positions(self, region: ArrayRegion) -> int:
-        """Address of the positions; 0 where the items are one after the other."""
+        """Return the address of the positions; 0 if the items are consecutive."""
         if region.positions is None:
             return 0
         self._kept.append(np.ascontiguousarray(region.positions, np.int64))
@@ -147,12 +147,14 @@ def box_lines(
     runs: bool = True,
     target_nbytes: int | None = None,
 ) -> Iterator[list[int]]:
-    """Make the rows that visit a box of items of so many bytes; with `runs`, contiguous items are one run of bytes.
+    """Yield the rows that visit a box of items of `nbytes` bytes; with `runs`, contiguous items form one run of bytes.
 
     Items of the target may have another size.
     """
     whole = [nbytes, nbytes if target_nbytes is None else target_nbytes]
-    for lengths, (here, sources), (there, targets) in loops(shape, source_strides, target_strides, nbytes):
+    for lengths, (source_offset, sources), (target_offset, targets) in loops(
+        shape, source_strides, target_strides, nbytes
+    ):
         run = runs and ([sources[-1], targets[-1]] == whole or lengths[-1] == 1)
         if runs and not run and nbytes not in _ELEMENTS:  # the bytes of an item are the innermost axis
             each = [(index * sources[0], index * targets[0]) for index in range(lengths[0])]
@@ -161,12 +163,15 @@ def box_lines(
             each = [(0, 0)]
             axes = [*lengths[:-1], lengths[-1] * (nbytes if run else 1), *sources, *targets, 0 if run else nbytes]
         for source_step, target_step in each:
-            places = (source[0], source[1] + here + source_step), (target[0], target[1] + there + target_step)
+            places = (
+                (source[0], source[1] + source_offset + source_step),
+                (target[0], target[1] + target_offset + target_step),
+            )
             yield instruction(operation, *places, *axes)
 
 
 def strides_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Strides of a C-contiguous array, in bytes."""
+    """Return the strides of a C-contiguous array, in bytes."""
     strides = [itemsize]
     for length in reversed(shape[1:]):
         strides.append(strides[-1] * length)
@@ -192,7 +197,8 @@ def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbyte
         else:
             merged.append((length, step, other))
     if len(merged) > 2 and merged[-1][1] > nbytes:
-        # The innermost axis of the source comes next to that of the target: the two are copied by tiles.
+        # The axis that is innermost in the source is put beside the one that is innermost in the target, so that the
+        # two are copied by tiles.
         nearest = min(range(len(merged) - 1), key=lambda place: merged[place][1])
         merged.insert(len(merged) - 1, merged.pop(nearest))
     merged = [(1, 0, 0)] * (AXES - len(merged)) + merged
@@ -208,7 +214,7 @@ def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbyte
 
 @njit
 def execute(code: Any, rows: Any, sources: Any, targets: Any) -> None:
-    """Make the copies of a table at an address, between bases whose addresses stand at two others."""
+    """Make the copies of the table at address `code`, between the bases listed at `sources` and `targets`."""
     here, there = words(sources), words(targets)
     for number in range(rows):
         line = words(code + 8 * WIDTH * number)
@@ -217,7 +223,7 @@ def execute(code: Any, rows: Any, sources: Any, targets: Any) -> None:
 
 @njit
 def copied(line: Any, source: Any, target: Any) -> None:
-    """Make the copy of a row, between two addresses."""
+    """Make the copy of one row, between two addresses."""
     if line[OPERATION] == COPY_ITEMS:
         _copy_items(line, source, target)
         return
@@ -233,25 +239,25 @@ def copied(line: Any, source: Any, target: Any) -> None:
     scale = bits_to_float(line[SCALE])
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
-            here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
-            there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
+            from_at = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
+            to_at = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
             if line[ELEMENT]:
-                _copy_plane(line, here, there)
+                _copy_plane(line, from_at, to_at)
                 continue
             for _ in range(line[LENGTHS + 2]):
                 if precision:
-                    _scale_run(here, there, nbytes, scale, precision)
+                    _scale_run(from_at, to_at, nbytes, scale, precision)
                 else:
-                    copy_item(there, here, nbytes)
-                here += line[SOURCE_STRIDES + 2]
-                there += line[TARGET_STRIDES + 2]
+                    copy_item(to_at, from_at, nbytes)
+                from_at += line[SOURCE_STRIDES + 2]
+                to_at += line[TARGET_STRIDES + 2]
 
 
 def _copied_at(line: Any, source: Any, target: Any) -> None:
     copied(words(line), source, target)
 
 
-# `copied` as a C function of three addresses, for compiled code that is too often compiled to have it linked in.
+# `copied` as a C function of three addresses, for code that is compiled often and would link it in each time.
 COPIED = CFunction(_copied_at, types.void(types.int64, types.int64, types.int64))
 
 
@@ -259,22 +265,22 @@ COPIED = CFunction(_copied_at, types.void(types.int64, types.int64, types.int64)
 def _copy_items(line: Any, source: Any, target: Any) -> None:
     count, nbytes = line[COUNT], line[ITEM]
     if line[TARGET_POSITIONS] == 0:
-        positions = words(line[SOURCE_POSITIONS])
+        source_positions = words(line[SOURCE_POSITIONS])
         for item in range(count):
-            copy_item(target + item * nbytes, source + positions[item] * nbytes, nbytes)
+            copy_item(target + item * nbytes, source + source_positions[item] * nbytes, nbytes)
     elif line[SOURCE_POSITIONS] == 0:
-        positions = words(line[TARGET_POSITIONS])
+        source_positions = words(line[TARGET_POSITIONS])
         for item in range(count):
-            copy_item(target + positions[item] * nbytes, source + item * nbytes, nbytes)
+            copy_item(target + source_positions[item] * nbytes, source + item * nbytes, nbytes)
     else:
-        positions, others = words(line[SOURCE_POSITIONS]), words(line[TARGET_POSITIONS])
+        source_positions, target_positions = words(line[SOURCE_POSITIONS]), words(line[TARGET_POSITIONS])
         for item in range(count):
-            copy_item(target + others[item] * nbytes, source + positions[item] * nbytes, nbytes)
+            copy_item(target + target_positions[item] * nbytes, source + source_positions[item] * nbytes, nbytes)
 
 
 @njit
 def _copy_plane(line: Any, source: Any, target: Any) -> None:
-    """Copy the two innermost axes, tile by tile: one may be contiguous here and the other there."""
+    """Copy the two innermost axes tile by tile: one may be contiguous in the source, the other in the target."""
     rows, columns = line[LENGTHS + 2], line[LENGTHS + 3]
     by_row, by_column = line[SOURCE_STRIDES + 2], line[SOURCE_STRIDES + 3]
     to_row, to_column = line[TARGET_STRIDES + 2], line[TARGET_STRIDES + 3]
@@ -285,23 +291,23 @@ def _copy_plane(line: Any, source: Any, target: Any) -> None:
         for left in range(0, columns, TILE):
             right = min(left + TILE, columns)
             for row in range(top, bottom):
-                here = source + row * by_row + left * by_column
-                there = target + row * to_row + left * to_column
+                from_at = source + row * by_row + left * by_column
+                to_at = target + row * to_row + left * to_column
                 if precision:
                     for _ in range(left, right):
-                        _scale_element(here, there, nbytes, scale, precision)
-                        here += by_column
-                        there += to_column
+                        _scale_element(from_at, to_at, nbytes, scale, precision)
+                        from_at += by_column
+                        to_at += to_column
                 elif nbytes == 16:
                     for _ in range(left, right):
-                        _copy_element(here, there, 16)
-                        here += by_column
-                        there += to_column
+                        _copy_element(from_at, to_at, 16)
+                        from_at += by_column
+                        to_at += to_column
                 else:
                     for _ in range(left, right):
-                        _copy_element(here, there, nbytes)
-                        here += by_column
-                        there += to_column
+                        _copy_element(from_at, to_at, nbytes)
+                        from_at += by_column
+                        to_at += to_column
 
 
 @njit(inline="always")
@@ -317,7 +323,7 @@ def _copy_element(source: Any, target: Any, nbytes: Any) -> None:
 
 @njit(inline="always")
 def _scale_element(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any) -> None:
-    """Copy an element, times a number; complex ones have two of `precision` bytes."""
+    """Copy an element times `scale`: one real number of `precision` bytes, or two of a complex one."""
     if precision == 8:
         store(target, scale * load(source, scale))
         if nbytes == 16:
@@ -332,78 +338,80 @@ def _scale_element(source: Any, target: Any, nbytes: Any, scale: Any, precision:
 @njit
 def _scale_run(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any) -> None:
     if precision == 8:
-        there, here = (
+        scaled, values = (
             carray(pointer(target), nbytes // 8, types.float64),
             carray(pointer(source), nbytes // 8, types.float64),
         )
         for i in range(nbytes // 8):
-            there[i] = scale * here[i]
+            scaled[i] = scale * values[i]
     else:
         factor = types.float32(scale)
-        single, other = (
+        single, single_values = (
             carray(pointer(target), nbytes // 4, types.float32),
             carray(pointer(source), nbytes // 4, types.float32),
         )
         for i in range(nbytes // 4):
-            single[i] = factor * other[i]
+            single[i] = factor * single_values[i]
 
 
 @njit
-def _convert(line: Any, source: Any, target: Any, given: Any, made: Any) -> None:
+def _convert(line: Any, source: Any, target: Any, source_type: Any, target_type: Any) -> None:
     """Copy real numbers of the type `given` to those of the type `made`, rounded to singles on the way."""
-    size, other = 4 if line[CONVERSION] == TO_DOUBLE else 8, 4 if line[CONVERSION] == TO_SINGLE else 8
+    size, target_size = 4 if line[CONVERSION] == TO_DOUBLE else 8, 4 if line[CONVERSION] == TO_SINGLE else 8
     scale, overflown = bits_to_float(line[SCALE]), 0
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
-            here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
-            there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
+            from_at = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
+            to_at = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
             if line[ELEMENT]:
-                overflown |= _convert_plane(line, here, there, size, other, scale, given, made)
+                overflown |= _convert_plane(line, from_at, to_at, size, target_size, scale, source_type, target_type)
                 continue
             for _ in range(line[LENGTHS + 2]):
-                overflown |= _convert_run(here, there, line[LENGTHS + 3] // size, scale, given, made)
-                here += line[SOURCE_STRIDES + 2]
-                there += line[TARGET_STRIDES + 2]
+                overflown |= _convert_run(from_at, to_at, line[LENGTHS + 3] // size, scale, source_type, target_type)
+                from_at += line[SOURCE_STRIDES + 2]
+                to_at += line[TARGET_STRIDES + 2]
     if overflown:
         store(line[FLAG], 1)
 
 
 @njit
 def _convert_plane(
-    line: Any, source: Any, target: Any, size: Any, other: Any, scale: Any, given: Any, made: Any
+    line: Any, source: Any, target: Any, size: Any, target_size: Any, scale: Any, source_type: Any, target_type: Any
 ) -> Any:
-    """Convert elements along the two innermost axes, tile by tile; tell whether a finite number was too large."""
+    """Convert elements along the two innermost axes, tile by tile; return whether a finite number was too large."""
     rows, columns, pairs, overflown = line[LENGTHS + 2], line[LENGTHS + 3], line[ELEMENT] > size, 0
     by_column, to_column = line[SOURCE_STRIDES + 3], line[TARGET_STRIDES + 3]
     for top in range(0, rows, TILE):
         for left in range(0, columns, TILE):
             for row in range(top, min(top + TILE, rows)):
-                here = source + row * line[SOURCE_STRIDES + 2] + left * by_column
-                there = target + row * line[TARGET_STRIDES + 2] + left * to_column
+                from_at = source + row * line[SOURCE_STRIDES + 2] + left * by_column
+                to_at = target + row * line[TARGET_STRIDES + 2] + left * to_column
                 for _ in range(left, min(left + TILE, columns)):
-                    overflown |= _convert_number(here, there, scale, given, made)
+                    overflown |= _convert_number(from_at, to_at, scale, source_type, target_type)
                     if pairs:
-                        overflown |= _convert_number(here + size, there + other, scale, given, made)
-                    here += by_column
-                    there += to_column
+                        overflown |= _convert_number(
+                            from_at + size, to_at + target_size, scale, source_type, target_type
+                        )
+                    from_at += by_column
+                    to_at += to_column
     return overflown
 
 
 @njit
-def _convert_run(source: Any, target: Any, count: Any, scale: Any, given: Any, made: Any) -> Any:
-    here, there = carray(pointer(source), count, given), carray(pointer(target), count, made)
+def _convert_run(source: Any, target: Any, count: Any, scale: Any, source_type: Any, target_type: Any) -> Any:
+    values, converted = carray(pointer(source), count, source_type), carray(pointer(target), count, target_type)
     overflown = 0
     for i in range(count):
-        number = scale * here[i]
+        number = scale * values[i]
         single = np.float32(number)
-        there[i] = single
-        overflown |= abs(number - single) == np.inf  # an infinite number less itself is none
+        converted[i] = single
+        overflown |= abs(number - single) == np.inf  # inf - inf is NaN, so only finite numbers count
     return overflown
 
 
 @njit
-def _convert_number(source: Any, target: Any, scale: Any, given: Any, made: Any) -> Any:
-    number = scale * load(source, given(0))
+def _convert_number(source: Any, target: Any, scale: Any, source_type: Any, target_type: Any) -> Any:
+    number = scale * load(source, source_type(0))
     single = np.float32(number)
-    store(target, made(single))
+    store(target, target_type(single))
     return abs(number - single) == np.inf

@@ -1,10 +1,10 @@
-"""Loads and stores by address, in compiled code: of flags, which order what is around them, and of payload.
+"""Loads and stores by address in compiled code: of flags, which order the memory accesses around them, and of data.
 
-A compiler may move a plain load of a flag out of the loop that waits for it, and a processor other than an
-x86 may reorder plain stores. So flags are read by `load_acquire` (nothing after it is done before it) and
-written by `store_release` (everything before it is seen before it): LLVM's ``load atomic acquire`` and
-``store atomic release``, which are plain moves on x86, ``ldar`` and ``stlr`` on ARM. Payload needs nothing of
-the kind: a flag stands between its writer and every reader.
+A compiler may move a plain load of a flag out of the loop that waits for it, and processors other than x86 may reorder
+plain stores. So flags are read by `load_acquire` (no later access is done before it) and written by `store_release`
+(every earlier store is visible before it): LLVM's ``load atomic acquire`` and ``store atomic release``, which are plain
+moves on x86 and ``ldar`` and ``stlr`` on ARM. Data are read and written by plain loads and stores, because a flag
+orders their writer and every reader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from llvmlite import ir
 from mpi4py import MPI
-from numba import carray as carray  # for those that import memory from here
+from numba import carray as carray  # imported from here by other modules
 from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
@@ -25,20 +25,20 @@ from numba.extending import overload
 from ..compiled import Compilation, intrinsic, njit
 
 LINE = 64  # bytes of a cache line
-INTERVAL_NS = 5_000_000  # between two calls of Python by a rank that waits: yielding may take any time
-_MONOTONIC = 1  # of clock_gettime
+INTERVAL_NS = 5_000_000  # between two calls of Python in a wait; counted in time, because a yield may take any time
+_MONOTONIC = 1  # the monotonic clock of clock_gettime
 _WORD = ir.IntType(64)
 
-# From the C library: let another process have the processor.
+# Functions of the C library: yield the processor to another process.
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 # Sleep for some microseconds.
 usleep = types.ExternalFunction("usleep", types.int32(types.int32))
-# And the time of a clock, seconds and nanoseconds, to an address.
+# Write the time of a clock, seconds and nanoseconds, to an address.
 clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
 
 class Words(Protocol):
-    """Words at an address: in compiled code a pointer, without a length."""
+    """Words at an address; in compiled code a pointer, without a length."""
 
     def __getitem__(self, place: int, /) -> int: ...
 
@@ -51,7 +51,7 @@ def _pointer(builder: ir.IRBuilder, address: ir.Value, pointee: ir.Type) -> ir.V
 
 @intrinsic
 def load_acquire(typingctx: Context, address: types.Type) -> Compilation:
-    """Read the word at an address; what follows in the program is done after it."""
+    """Read the word at an address; later memory accesses of the program are done after it."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -63,7 +63,7 @@ def load_acquire(typingctx: Context, address: types.Type) -> Compilation:
 
 @intrinsic
 def store_release(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
-    """Store a word; whoever reads it by `load_acquire` sees everything that was stored before it."""
+    """Store a word; a thread that reads it by `load_acquire` sees everything that was stored before it."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -76,7 +76,7 @@ def store_release(typingctx: Context, address: types.Type, value: types.Type) ->
 
 @intrinsic
 def pause(typingctx: Context) -> Compilation:
-    """Tell the processor that this is a loop that waits."""
+    """Hint to the processor that this loop waits."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -105,8 +105,8 @@ def call_python(
 ) -> Compilation:
     """Call a Python function at an address (its `id`) with two integers.
 
-    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, by a
-    release, and the function is called once more, with `failed` in place of the first integer.
+    If the function raises, or a signal handler before its first line, the exception is raised here. Before that, 1 is
+    stored at both marks, by a release, and the function is called once more, with `failed` as its first integer.
     """
 
     def codegen(
@@ -116,7 +116,7 @@ def call_python(
         gil = python.gil_ensure()
         error = [cgutils.alloca_once(builder, python.pyobj) for _ in range(3)]
 
-        def keep(name: str, kind: ir.Type, values: Sequence[ir.Value]) -> None:  # the error that is raised
+        def keep(name: str, kind: ir.Type, values: Sequence[ir.Value]) -> None:  # keep the error that is raised
             builder.call(
                 cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), (kind,) * 3), name),
                 values,
@@ -150,7 +150,7 @@ def call_python(
 
 @intrinsic
 def copy(typingctx: Context, target: types.Type, source: types.Type, nbytes: types.Type) -> Compilation:
-    """Copy bytes from address to address; they do not overlap."""
+    """Copy bytes between addresses; the two ranges must not overlap."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -177,7 +177,7 @@ def clear(typingctx: Context, target: types.Type, nbytes: types.Type) -> Compila
 
 @intrinsic
 def exchange_word(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
-    """Store a word; the one that was there."""
+    """Store a word; return the word that was there."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -217,7 +217,7 @@ def load(typingctx: Context, address: types.Type, like: types.Type) -> Compilati
 
 @intrinsic
 def words(typingctx: Context, address: types.Type) -> Compilation:
-    """Take the words at an address, as a pointer."""
+    """Return an address as a pointer to words."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -229,7 +229,7 @@ def words(typingctx: Context, address: types.Type) -> Compilation:
 
 @intrinsic
 def pointer(typingctx: Context, address: types.Type) -> Compilation:
-    """Take an address as numba's `carray` takes it."""
+    """Return an address as the pointer that numba's `carray` takes."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -241,7 +241,7 @@ def pointer(typingctx: Context, address: types.Type) -> Compilation:
 
 @intrinsic
 def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
-    """Take the bits of a float64 as that number."""
+    """Return the float64 with these bits."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -252,7 +252,7 @@ def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
 
 
 def address_of(array: np.ndarray) -> int:
-    """Return where an array's first item is, in Python and in compiled code."""
+    """Return the address of an array's first item, in Python and in compiled code."""
     try:
         address: int = MPI.Get_address(array)  # a tenth of the time that NumPy's interface takes
     except BufferError:  # the array is not contiguous
@@ -282,7 +282,7 @@ def _address_compiled(array: Any) -> Callable[..., int]:
 
 @intrinsic
 def _address_of(typingctx: Context, array: types.Type) -> Compilation:
-    """Nothing counts a reference to the array meanwhile, which costs as much as a flag."""
+    """Return the address without counting a reference to the array, which would cost as much as a flag."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -302,7 +302,7 @@ def call_function(
     second: types.Type,
     count: types.Type,
 ) -> Compilation:
-    """Call a C function at an address with four words, or as many of them as the function takes."""
+    """Call a C function at an address with four words, of which the function may take fewer."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -319,18 +319,18 @@ def call_function(
 def call_mpi(typingctx: Context, function: types.Type, words: types.Type) -> Compilation:
     """Call a function of the MPI library at an address, with a tuple of words: numbers, addresses and handles.
 
-    It gives its error code. A function sees no more of words, and of each word, than it takes: so a handle may be an
-    integer or a pointer.
+    Returns the function's error code. A function reads only as many words, and as many bytes of each word, as it takes,
+    so a handle may be an integer or a pointer.
     """
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
     ) -> ir.Value:
-        address, given = arguments
+        address, given_words = arguments
         kind = ir.FunctionType(ir.IntType(32), (_WORD,) * len(words))
         values = [
-            context.cast(builder, builder.extract_value(given, place), one, types.int64)
-            for place, one in enumerate(words)
+            context.cast(builder, builder.extract_value(given_words, place), word_type, types.int64)
+            for place, word_type in enumerate(words)
         ]
         return builder.sext(builder.call(_pointer(builder, address, kind), values), _WORD)
 
@@ -352,7 +352,7 @@ def load_int(typingctx: Context, address: types.Type) -> Compilation:
 
 @njit
 def copy_item(target: int, source: int, nbytes: int) -> None:
-    """Copy bytes that are often eight."""
+    """Copy bytes; fast for eight of them."""
     if nbytes == 8:
         store(target, load(source, nbytes))
     else:
@@ -361,7 +361,7 @@ def copy_item(target: int, source: int, nbytes: int) -> None:
 
 @njit
 def clock_ns(place: int) -> int:
-    """Read the time of a clock that only goes forward; `place` is memory for two words."""
+    """Return the nanoseconds of a monotonic clock; `place` is memory for two words."""
     clock_gettime(_MONOTONIC, place)
     time: Words = words(place)
     return time[0] * 1_000_000_000 + time[1]
@@ -375,7 +375,7 @@ def begin_wait(clock: int) -> None:
 
 @njit
 def waited(clock: int) -> bool:
-    """Offer the core to others; whether it is time to call Python again."""
+    """Yield the core; return whether it is time to call Python again."""
     sched_yield()
     now = clock_ns(clock)
     if now - words(clock)[2] <= INTERVAL_NS:

@@ -17,11 +17,11 @@ def mpi_function(name: str) -> int:
 
 
 def handle_of(thing: Any) -> int:
-    """Return a communicator, a type or a reduction as the library's functions take it: a number, or a pointer."""
+    """Return the handle of a communicator, a type or a reduction in the MPI library: a number or a pointer."""
     handle: int = MPI._handleof(thing)
     return handle
 
 
 def memory_at(address: int, nbytes: int) -> Any:
-    """Return what MPI calls take for so many bytes of memory, which whoever calls it keeps alive."""
+    """Return `nbytes` bytes of memory as a buffer for MPI calls; the caller keeps the memory alive."""
     return MPI.memory.fromaddress(address, nbytes)

@@ -1,8 +1,8 @@
-"""Memory that the ranks of a node share, and that lives as long as somebody maps it.
+"""Memory that the ranks of a node share, and that exists as long as a process maps it.
 
-A window of MPI is freed by all ranks at once, and arrays in it are gone then. Arrays of a halo are the user's, who
-drops them on each rank at some time, after the halo as a rule; and a window is a communicator more, of which MPI has
-few. So a segment is a mapped file that has lost its name: the operating system keeps it until the last mapping is gone,
+All ranks free an MPI window together, which ends the arrays in it. But arrays of a halo belong to the user, who drops
+them on each rank at some time, usually after the halo; and each window takes a communicator, of which MPI has few. So a
+segment is a mapped file whose name has been removed: the operating system keeps it until the last mapping is gone,
 however a process ends, and each array owns its mapping.
 """
 
@@ -31,31 +31,32 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
     ----------
     node : mpi4py.MPI.Intracomm
     nbytes : int
-        The size of the own segment.
+        The size of this rank's segment.
     peers : iterable of int
         The ranks of the node whose segments this one maps, besides its own.
 
     Returns
     -------
     dict
-        An array of uint8 for each of these ranks. It begins at a page, and holds its mapping.
+        For each of these ranks an array of uint8, which begins at a page and owns its mapping.
 
     Raises
     ------
     RankError
-        On all ranks of the node: a segment could not be made or mapped, for want of memory, or because a container has
-        files of its own.
+        On all ranks of the node: a segment could not be made or mapped, because memory is short or because containers
+        do not share files.
     """
-    path, nbytes = _FOLDER / f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex}", max(nbytes, 1)  # nothing cannot be mapped
+    path = _FOLDER / f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex}"
+    nbytes = max(nbytes, 1)  # an empty file cannot be mapped
     try:
-        mine, names = _collective_section(
+        own_segment, names = _collective_section(
             node, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL), (path.name, nbytes)
         )
         paths = {rank: (_FOLDER / names[rank][0], names[rank][1]) for rank in set(peers) - {node.rank}}
-        others, _ = _collective_section(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
+        peer_segments, _ = _collective_section(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
     finally:
         path.unlink(missing_ok=True)
-    return {node.rank: mine, **others}
+    return {node.rank: own_segment, **peer_segments}
 
 
 def unusable(node: MPI.Intracomm) -> str | None:
@@ -71,7 +72,7 @@ def _mapped(path: Path, nbytes: int, flags: int = 0) -> np.ndarray:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         if flags:
-            # Memory that is not there is an error here, not a SIGBUS where it is written to. The owner touches it
+            # If memory is short, this raises; otherwise a later write would cause SIGBUS. The owner touches the memory
             # first, so it is near the owner's core.
             os.posix_fallocate(file, 0, nbytes)
         return np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
@@ -80,7 +81,7 @@ def _mapped(path: Path, nbytes: int, flags: int = 0) -> np.ndarray:
 
 
 def _collective_section(node: MPI.Intracomm, make: Callable[[], Any], value: Any = None) -> tuple[Any, list[Any]]:
-    """Make something, and gather a value of each rank; or raise on all of them where one has failed."""
+    """Call `make` and gather a value of each rank; if `make` raises on a rank, raise on all of them."""
     made, error = None, None
     try:
         made = make()

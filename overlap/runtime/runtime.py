@@ -234,10 +234,10 @@ class Runtime(Resource):
             with ExitStack() as closing:  # runs all steps, even if one of them raises
                 closing.callback(self._watchdog.close)
                 closing.callback(self.coordinator.end, _CLOSING)
-                self._let_go(closing)
+                self._release(closing)
                 self._over()
 
-    def _let_go(self, closing: ExitStack) -> None:
+    def _release(self, closing: ExitStack) -> None:
         """Have `closing` end, as its last steps, what belongs to this rank alone."""
         self.closed = True
         closing.push(self._pools)
@@ -257,7 +257,7 @@ class Runtime(Resource):
                 self.close()
             return None
         with held_signals(), ExitStack() as closing:
-            self._let_go(closing)
+            self._release(closing)
         return coordinator.leave(error, self._all_notified)
 
     def _all_notified(self) -> None:

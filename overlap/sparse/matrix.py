@@ -598,15 +598,15 @@ class Matrix(CollectiveContext):
         finally:
             left = self.halo.coordinator.left is not None
             for converted in self._others.values():  # in the order in which all ranks have made them
-                converted._let_go() if left else converted.free()
+                converted._abandon() if left else converted.free()
             if self._collectives is not None and not left:
                 self._collectives.free()
 
-    def _let_go(self) -> None:
+    def _abandon(self) -> None:
         """End this rank's part without the others: one of the ranks has left."""
         self.freed = True
         self.team.close()
-        self.halo.let_go()
+        self.halo.abandon()
 
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
@@ -614,7 +614,7 @@ class Matrix(CollectiveContext):
         self.freed = True
         self.team.close()
         for converted in self._others.values():  # in which ranks wait only within calls of this one
-            converted._let_go()
+            converted._abandon()
         if self._collectives is not None:
             self._collectives._fail(error)
         return self.halo._fail(error)

@@ -64,10 +64,10 @@ class ThreadScaling:
             return float(threads)
         measured = [(2 * math.log2(n), _of_threads(row, threads)) for n, row in self.speedups]
         place = math.log2(max(points, 1))
-        (low, least), *others = measured
+        (low, least), *longer = measured
         if place <= low:
             return least
-        for high, value in others:
+        for high, value in longer:
             if place <= high:
                 return least + (value - least) * (place - low) / (high - low)
             low, least = high, value

@@ -332,7 +332,7 @@ SUBJECTS = (
         working=FREEING | {"from_indices": "makes another one"},
         internal={
             "fail": TRUSTED,
-            "let_go": OF_SOLVERS,
+            "abandon": OF_SOLVERS,
             "lose": OF_SOLVERS,
             "__call__": "see the halo of a runtime",
             "begin": "see the halo of a runtime",
@@ -352,7 +352,7 @@ SUBJECTS = (
         words=("halo", "Halo", "runtime"),
         use=("__call__",),
         working=FREEING | {"from_indices": "makes another one"},
-        internal={"fail": TRUSTED, "let_go": OF_SOLVERS, "lose": OF_SOLVERS},
+        internal={"fail": TRUSTED, "abandon": OF_SOLVERS, "lose": OF_SOLVERS},
         once=True,
         calls={
             "empty": Call(),

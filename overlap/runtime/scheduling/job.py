@@ -132,9 +132,8 @@ class Job:
         self.keys, self.resources, self.workers = keys, resources, workers
         self.slots: list[Any] = []
         self.which_ended = bytearray(len(keys))  # for each slice, whether it has ended
-        self._gates: (
-            dict[Any, bool] | None
-        ) = {}  # slots that wait for slices to end; None: they are not resumed any more
+        # Slots that wait for slices to end; None: they are not resumed any more.
+        self._gates: dict[Any, bool] | None = {}
 
     def fail(self, key: Any, error: BaseException) -> None:
         """Keep the first failure of this rank; from now on the slots drain."""

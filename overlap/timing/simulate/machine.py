@@ -128,27 +128,27 @@ class Machine:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: expected a machine as TOML, received {error}") from None
         known = {_where(entry): entry for entry in _simple()}
-        given: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         problems: list[str | None] = []
         try:
             threads = ThreadScaling.of_table(content.pop("threads", {}))
         except InputError as error:
             problems.append(str(error))
         for key, value in content.items():
-            given |= (
+            entries |= (
                 {f"{key}.{name}": number for name, number in value.items()} if isinstance(value, dict) else {key: value}
             )
         problems += [
-            f"{where}: unknown, expected one of {', '.join(known)}, threads" for where in given if where not in known
+            f"{where}: unknown, expected one of {', '.join(known)}, threads" for where in entries if where not in known
         ]
         for where, entry in known.items():
-            if where in given:
-                problems.append(_problem(entry, given[where]))
+            if where in entries:
+                problems.append(_problem(entry, entries[where]))
             elif entry.default is MISSING:
                 problems.append(f"{where}: missing, expected {_expected(entry)}")
         if any(problems):
             raise InputError(f"{path}: " + "; ".join(filter(None, problems)))
-        return cls(threads=threads, **{known[where].name: value for where, value in given.items()})
+        return cls(threads=threads, **{known[where].name: value for where, value in entries.items()})
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the machine to a file, whole or not at all.

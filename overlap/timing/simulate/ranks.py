@@ -110,9 +110,9 @@ def _push(events: Any, heap: Any, at_s: float, who: int, sleep: int) -> None:
 
 @njit
 def _copy(events: Any, source: int, target: int) -> None:
-    one, other = events[source], events[target]
-    other["at_s"], other["number"] = one["at_s"], one["number"]
-    other["who"], other["sleep"] = one["who"], one["sleep"]
+    from_event, to_event = events[source], events[target]
+    to_event["at_s"], to_event["number"] = from_event["at_s"], from_event["number"]
+    to_event["who"], to_event["sleep"] = from_event["who"], from_event["sleep"]
 
 
 @njit
@@ -126,8 +126,8 @@ def _drop_first(events: Any, heap: Any) -> None:
         if below >= size:
             break
         if below + 1 < size:
-            one, other = events[below], events[below + 1]
-            if other["at_s"] < one["at_s"] or (other["at_s"] == one["at_s"] and other["number"] < one["number"]):
+            left, right = events[below], events[below + 1]
+            if right["at_s"] < left["at_s"] or (right["at_s"] == left["at_s"] and right["number"] < left["number"]):
                 below += 1
         if at_s < events[below]["at_s"] or (at_s == events[below]["at_s"] and number < events[below]["number"]):
             break
@@ -400,8 +400,8 @@ def _run(
 
             # ---- the rotation, in the thread that issues ----
             elif state == BEGIN:
-                for other in range(1, per_rank):
-                    _push(events, heap, now_s, number * per_rank + other, GOES_ON)
+                for sibling in range(1, per_rank):
+                    _push(events, heap, now_s, number * per_rank + sibling, GOES_ON)
                 rank["rotating"] = min(depth, slices)
                 for index in range(rank["rotating"]):
                     rotation[number, index] = index
@@ -687,16 +687,16 @@ def run(
 def _numbers(machine: Machine, options: Options, simulated: int, slices: int) -> Any:
     """Collect what is the same on all ranks."""
     per_node = min(options.ranks, machine.ranks_per_node)
-    found = np.zeros((), MACHINE)
+    numbers = np.zeros((), MACHINE)
     for name in MACHINE.names or ():
         if hasattr(machine, name):
-            found[name] = getattr(machine, name)
-    found["s_per_byte"], found["burst_s"] = 1 / machine.bandwidth_Bps, machine.burst_nbytes / machine.bandwidth_Bps
-    found["tree_s"] = ceil(log2(options.ranks)) * (machine.latency_s + machine.message_s)
-    found["remote"] = (options.ranks - per_node) / (options.ranks - 1) if options.ranks > 1 else 0.0
-    found["weight"] = per_node if simulated < options.ranks else 1  # ranks of a node that one stands for
-    found["per_node"] = per_node
-    found["off"], found["poll"] = options.wait == "off", options.wait == "poll"
-    found["workers"], found["depth"], found["limit"] = options.workers, options.depth, options.limit
-    found["agree_every"], found["slices"] = options.agree_every, slices
-    return found[()]
+            numbers[name] = getattr(machine, name)
+    numbers["s_per_byte"], numbers["burst_s"] = 1 / machine.bandwidth_Bps, machine.burst_nbytes / machine.bandwidth_Bps
+    numbers["tree_s"] = ceil(log2(options.ranks)) * (machine.latency_s + machine.message_s)
+    numbers["remote"] = (options.ranks - per_node) / (options.ranks - 1) if options.ranks > 1 else 0.0
+    numbers["weight"] = per_node if simulated < options.ranks else 1  # ranks of a node that one stands for
+    numbers["per_node"] = per_node
+    numbers["off"], numbers["poll"] = options.wait == "off", options.wait == "poll"
+    numbers["workers"], numbers["depth"], numbers["limit"] = options.workers, options.depth, options.limit
+    numbers["agree_every"], numbers["slices"] = options.agree_every, slices
+    return numbers[()]

@@ -83,17 +83,17 @@ def simulate(
         _check(programs, options)
     alone = alike and not machine.jitter and not every_rank and options.speeds is None
     count = 1 if alone else options.ranks
-    found = run(
+    outcome = run(
         machine,
         programs[:count],
         options.speeds or (1.0,) * count,
         options,
         _factors(programs[:count], machine, options),
     )
-    stuck = np.flatnonzero(found.ends_s < 0).tolist()
+    stuck = np.flatnonzero(outcome.ends_s < 0).tolist()
     if stuck:
         raise RuntimeError(f"ranks {stuck[:8]} of the simulation wait for ever")
-    return Result(float(found.ends_s.max()), list(map(tuple, found.order.tolist())), count)
+    return Result(float(outcome.ends_s.max()), list(map(tuple, outcome.order.tolist())), count)
 
 
 def _factors(programs: Sequence[Program], machine: Machine, options: Options) -> np.ndarray:
