@@ -1,19 +1,19 @@
-"""All-to-alls of a distributed 3-D FFT: what they cost in a few parameters, and fits of these.
+"""Models of the all-to-alls of a distributed 3-D FFT, with a few parameters, and fits of these.
 
-Both models are sums of counts (messages, bytes) times what one of them costs, so a fit is a
-small least-squares problem in the logarithms of the times, with costs >= 0. `plain_counts` is
-Takahashi's model (volumetric parallel 3-D FFT, equations 4 and 5) in these terms:
+Both models are sums of counts (of messages, of bytes) times their costs, so a fit is a small least-squares problem in
+the logarithms of the times, with costs >= 0. `plain_counts` is Takahashi's model (volumetric parallel 3-D FFT,
+equations 4 and 5) in these terms:
 
     T = messages L + bytes 1/W
 
-`node_counts` knows that `cores` ranks share a node's memory and network card,
-and that MPI sends a large message only after it has asked the receiver:
+`node_counts` takes into account that `cores` ranks share a node's memory and network card, and that MPI sends a large
+message only after a handshake with the receiver:
 
     T = (small messages) l + (large messages) L + (bytes leaving a node) 1/W
         + (bytes copied in a node) 1/M
 
-where only messages to other nodes count, and what a rank keeps for itself is a copy too. Ranks are
-numbered along the first axis of the grid first, and fill one node after another. [derived]
+where only messages to other nodes count, and data that a rank keeps for itself are a copy, too. Ranks are numbered
+along the first axis of the grid first, and fill one node after another. [derived]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def plain_counts(points: float, grid: Sequence[int], itemsize: int = 16) -> tupl
     points : int or float
         Points of the global array.
     grid : tuple of int
-        ``(P, Q)``: one all-to-all along each axis; ``(P,)``: one among all.
+        ``(P, Q)``: one all-to-all along each axis; ``(P,)``: one among all ranks.
     itemsize : int
         Bytes per point.
 
@@ -126,7 +126,7 @@ def node_counts(
     small = large = leaving = copied = 0.0
     stride = 1
     for axis in grid:
-        near = min(axis, max(1, active // stride))  # partners in the node, itself included
+        near = min(axis, max(1, active // stride))  # partners in the node, including the rank itself
         if share / axis < large_nbytes:
             small += axis - near
         else:
@@ -177,16 +177,16 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
         raise ValueError("seconds: expected finite times > 0")
     costs = _positive_least_squares(matrix / times[:, None], np.ones(rows))
     for _ in range(rounds):
-        # log(m/t) is about log(m0/t) + m/m0 - 1 near the model m0 so far.
+        # Near the current model m0, log(m/t) is about log(m0/t) + m/m0 - 1.
         model_s = np.maximum(matrix @ costs, 1e-6 * times)
         costs = (costs + _positive_least_squares(matrix / model_s[:, None], 1 - np.log(model_s / times))) / 2
     return tuple(costs.tolist())
 
 
 def _positive_least_squares(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the x >= 0 of least ``|matrix x - right|``, of a few unknowns.
+    """Return the x >= 0 that minimises ``|matrix x - right|``, for a few unknowns.
 
-    The problem is convex: its solution is the unconstrained one of the unknowns that are above 0.
+    The problem is convex: its solution is the unconstrained solution for the unknowns that are above 0.
     """
     columns = matrix.shape[1]
     best, least = np.zeros(columns), np.inf

@@ -1,4 +1,4 @@
-"""Checks of numbers that formulas are given."""
+"""Checks of the arguments of formulas."""
 
 from __future__ import annotations
 

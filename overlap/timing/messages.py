@@ -18,7 +18,7 @@ class LatencyBandwidth:
     latency_s : float
         L in seconds, >= 0.
     bandwidth_Bps : float
-        W in bytes per second, > 0; infinity where time does not grow with size.
+        W in bytes per second, > 0; infinity if time does not grow with size.
 
     Raises
     ------
@@ -59,14 +59,14 @@ class LatencyBandwidth:
 def fit_message_time(nbytes: Iterable[float], seconds: Iterable[float]) -> LatencyBandwidth:
     """Fit latency and bandwidth to measured exchanges.
 
-    Minimises the sum of ((L + n/W - t)/t)^2 over L >= 0, 1/W >= 0: relative errors, or the largest
-    messages alone would decide the latency.
+    Minimises the sum of ((L + n/W - t)/t)^2 over L >= 0, 1/W >= 0. The errors are relative, because otherwise the
+    largest messages alone would determine the latency.
 
     Parameters
     ----------
     nbytes : sequence of int
-        Size of each exchange in bytes; at least two different ones. The sizes fix what W means:
-        give the bytes that the rank sends, and W is the rate per rank.
+        Size of each exchange in bytes; at least two different ones. If the sizes are the bytes that a rank sends, W is
+        the rate per rank.
     seconds : sequence of float
         Measured time of each exchange, all > 0.
 
@@ -105,7 +105,7 @@ def fit_message_time(nbytes: Iterable[float], seconds: Iterable[float]) -> Laten
     determinant = saa * sbb - sab * sab
     latency_s = (sa * sbb - sb * sab) / determinant
     s_per_byte = (sb * saa - sa * sab) / determinant
-    # The problem is convex: with one unknown negative, the minimum has it at 0.
+    # The problem is convex: if one unknown is negative, it is 0 at the minimum.
     if latency_s < 0:
         latency_s, s_per_byte = 0.0, sb / sbb
     elif s_per_byte <= 0:

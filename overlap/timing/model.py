@@ -10,22 +10,19 @@ N   workers per rank
 S   items in the pipeline (slices, or chunks of several slices), all alike
 L   latency in seconds of one message;  W  bandwidth in bytes per second
 
-Fill and drain
---------------
-The forms without `slices` are the limit of infinitely many slices. With S of them, two things
-stay uncovered, whatever the schedule does in between:
+Fill and drain -------------- The forms without `slices` are the limit of infinitely many slices. With S slices two
+parts are not hidden, whatever the schedule in between:
 
 * The network idles while the first slice is computed up to its exchange, and while the last one
   is computed after its exchange: together the compute time of one slice. One slice runs on one
   thread, and C was measured with all of them, so it takes C / ceil(S/N). Hence
   t >= T + C / ceil(S/N).
-* At the end of a run bound by computing, at most one exchange (T/S) finds no work to hide behind.
-  The workers that idle meanwhile are all N (``poll``) or the N - 1 that are not inside MPI
-  (``block``), of which C + T/N already counts T/(N S). Hence t <= C + T/S in both modes, written
-  C + T/N + (1 - 1/N) T/S for ``block``.
+* At the end of a run bound by computing, at most one exchange (T/S) has no computing behind which it could be hidden.
+  Meanwhile all N workers are idle (``poll``), or the N - 1 workers that are not inside MPI (``block``), of which C +
+  T/N already counts T/(N S). Hence t <= C + T/S in both modes, written C + T/N + (1 - 1/N) T/S for ``block``.
 
-The larger of the two is used. One slice (S = 1) gives C + T in both modes, as it must. [derived
-here; the tests compare it with a small event simulation]
+The larger bound is used. One slice (S = 1) gives C + T in both modes, as it must. [derived here; the tests compare it
+with a small event simulation]
 """
 
 from __future__ import annotations
@@ -67,8 +64,8 @@ def no_overlap_s(compute_s: float, communication_s: float) -> float:
 def block_s(compute_s: float, communication_s: float, workers: int, *, slices: int | None = None) -> float:
     """Return the time when the communicator spends a core inside the blocking call: max(C + T/N, T).
 
-    During T only N - 1 workers compute; all N workers do the rest. Valid as C + T/N while T <= N C/(N - 1); beyond,
-    there is not enough work and the time is T (GKV; the second branch is derived, and the two agree at the boundary).
+    During T only N - 1 workers compute; all N workers do the rest. The time is C + T/N while T <= N C/(N - 1); beyond,
+    there is not enough work and the time is T (GKV; the second branch is derived, and both agree at the boundary).
 
     Parameters
     ----------
@@ -113,9 +110,9 @@ def poll_s(
 ) -> float:
     """Return the time when the communicator sleeps while the network works: max(C, T), or max(C + K/N, T).
 
-    K is core time that communicating takes all the same: the communicator's, and the kernel's where it moves the data
-    (TCP). It comes on top of N C core-seconds of computing on N cores. A communicator that never sleeps takes K = T:
-    then it is `block_s`.
+    K is the core time that communicating takes even so: that of the communicator, and that of the kernel if it moves
+    the data (TCP). It is added to the N C core-seconds of computing on N cores. If the communicator never sleeps, K = T
+    and the result is that of `block_s`.
 
     Parameters
     ----------
@@ -158,7 +155,7 @@ def poll_s(
 
 
 def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Give C for ranks that differ in speed: the time of the rank that computes longest.
+    """Return C for ranks that differ in speed: the time of the rank that computes longest.
 
     With p ranks of speeds P_i and shares w_i / sum(w), in units of the C of even shares on ranks of speed 1, it is
     max_i p w_i / (P_i sum(w)): 1 / min(P) with even shares, p / sum(P) with weights in proportion to the speeds, and
@@ -171,7 +168,7 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     speeds : sequence of float
         One per rank.
     weights : sequence of float, optional
-        What the shares are in proportion to; by default the speeds.
+        The shares are proportional to these; by default to the speeds.
 
     Returns
     -------
@@ -181,7 +178,7 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     Raises
     ------
     ValueError
-        The time is negative or not finite, or speeds and weights are not as many positive numbers.
+        The time is negative or not finite, or speeds and weights are not equally many positive numbers.
 
     Examples
     --------
@@ -305,18 +302,18 @@ def pipeline_s(
     With M = ceil(slices/chunk) messages and o seconds of overhead each:
 
     * T = M L + nbytes/W.
-    * One thread computes a chunk, in c = N C/M + o; so all take C' = c ceil(M/N). Few large chunks
-      leave workers idle.
+    * One thread computes a chunk in c = N C/M + o, so all chunks take C' = c ceil(M/N). Few large chunks leave workers
+      idle.
     * t is `no_overlap_s`, `block_s` or `poll_s` of C' and T with M items, fill and drain included.
-    * With D slots (`depth`), each slot holds a chunk for at least its computing and its exchange,
-      so t >= (M/D) (c + T/M).
+    * With D slots (`depth`), each chunk occupies its slot during its computing and its exchange at least, so t >= (M/D)
+      (c + T/M).
 
     Parameters
     ----------
     compute_s : float
         C in seconds: all slices, with all workers, without overlap.
     nbytes : int or float
-        Bytes of all exchanges together, counted as in the fit that gave `link`.
+        Bytes of all exchanges together, counted as in the fit of `link`.
     link : LatencyBandwidth
         Time of one exchange over its size.
     slices : int
@@ -326,11 +323,11 @@ def pipeline_s(
     workers : int, optional
         N.
     wait : {"off", "block", "poll"}, optional
-        How the communicator waits; "off" is no overlap at all.
+        How the communicator waits; "off": no overlap.
     message_overhead_s : float, optional
         Seconds of a core that one message costs beyond its latency (awaits, request handling).
     depth : int, optional
-        Slots, that is, chunks in flight; as many as there are chunks when not given.
+        Slots, that is, chunks in flight; by default as many as there are chunks.
 
     Returns
     -------

@@ -6,7 +6,7 @@ import platform
 
 
 def cpu_model() -> str:
-    """Look up the processor's name, as the system gives it."""
+    """Return the processor's name according to the system."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))

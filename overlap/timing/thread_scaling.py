@@ -1,4 +1,4 @@
-"""The speed-up of computing by a rank's threads: less than their number for small planes or if memory limits them."""
+"""The speed-up by a rank's threads, less than their number if planes are small or if memory limits the speed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ..errors import InputError
 
 @dataclass(frozen=True)
 class ThreadScaling:
-    """Measured speed-ups of several threads of one rank over one of them.
+    """Measured speed-ups of several threads of one rank over one thread.
 
     Attributes
     ----------
     speedups : tuple of (int, tuple of (int, float))
-        For planes of so many points along each axis, and for so many threads, how many times faster than one they are.
-        Empty: nothing was measured, and N threads count as N times faster.
+        For each length of a plane's axes, the pairs (threads, speed-up over one thread). Empty: nothing was measured,
+        and N threads count as N times faster.
     """
 
     speedups: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
 
     @classmethod
     def of_table(cls, table: Any) -> ThreadScaling:
-        """Make it from ``{points along an axis: {threads: speed-up}}``, whose keys may be text.
+        """Make an instance from ``{points along an axis: {threads: speed-up}}``, whose keys may be text.
 
         Raises
         ------
         InputError
-            That is none.
+            `table` is not of that form.
         """
         try:
             rows = {
@@ -50,15 +50,15 @@ class ThreadScaling:
         return cls(tuple((n, tuple(sorted(row.items()))) for n, row in sorted(rows.items())))
 
     def table(self) -> Mapping[int, Mapping[int, float]]:
-        """As `of_table` takes it."""
+        """Return the table from which `of_table` makes the instance."""
         return {n: dict(row) for n, row in self.speedups}
 
     def speedup(self, threads: int, points: float) -> float:
-        """Return how many times faster than one so many threads are, on planes of so many points.
+        """Return the speed-up of `threads` threads over one, on planes of `points` points.
 
-        Between the measured planes it is interpolated linearly over the logarithm of their points, beyond them it is
-        that of the nearest. Between the measured numbers of threads, and beyond them, the part that does not get
-        faster (Amdahl's) is taken as of the nearest one.
+        Between the measured planes the speed-up is interpolated linearly over the logarithm of their points; beyond
+        them it is that of the nearest one. For numbers of threads that were not measured, the serial share (Amdahl) is
+        that of the nearest measured number.
         """
         if threads == 1 or not self.speedups:
             return float(threads)
@@ -75,7 +75,7 @@ class ThreadScaling:
 
 
 def _of_threads(row: Sequence[tuple[int, float]], threads: int) -> float:
-    """Return the speed-up of so many threads, with the serial share of the nearest number that was measured."""
+    """Return the speed-up of `threads` threads, with the serial share of the nearest measured number."""
     nearest, speedup = min(row, key=lambda entry: (abs(entry[0] - threads), entry[0]))
     serial = max(0.0, (1 / speedup - 1 / nearest) / (1 - 1 / nearest))
     return 1 / (serial + (1 - serial) / threads)

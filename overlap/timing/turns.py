@@ -1,4 +1,4 @@
-"""Comparing several ways to do the same: they run in turns, and the one with the smallest median is kept."""
+"""Comparing several ways to do the same work: they run in turns, and the one with the smallest median is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Way = TypeVar("Way")
 
 
 def in_turns(ways: Sequence[Callable[[], float]], rounds: Iterable[Any]) -> NDArray[np.float64]:
-    """Let all ways run once in every round, which begins with another one each time.
+    """Run all ways once in every round; each round begins with another way.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def in_turns(ways: Sequence[Callable[[], float]], rounds: Iterable[Any]) -> NDAr
 
 
 def seconds_of(function: Callable[[], object], runs: int = 1) -> float:
-    """Return the wall time of so many runs."""
+    """Return the wall time of `runs` runs."""
     started = perf_counter()
     for _ in range(runs):
         function()
@@ -52,9 +52,9 @@ def fastest(ways: Sequence[Way], times_s: Iterable[Any], near_tie: float = 1.0) 
     ----------
     ways : sequence
     times_s : iterable of sequence of float
-        The seconds of every way; those of the slowest rank where ranks have to choose alike.
+        The seconds of every way; if all ranks must choose the same way, those of the slowest rank.
     near_tie : float
-        A later one wins whose median is less than this share of the best one before.
+        A later way wins only if its median is less than this share of the best earlier one.
     """
     medians = [float(np.median(each)) for each in times_s]
     best = 0

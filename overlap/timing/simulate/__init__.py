@@ -1,20 +1,18 @@
-"""Simulation: how long a slice program takes on a machine; the runtime's schedule on a virtual clock.
+"""Simulation of the time that a slice program takes on a machine, by the runtime's schedule on a virtual clock.
 
 Lowest first:
 
     machine     a machine in a few numbers; TOML
     program     slices that compute and exchange; those of the plans
-    options     how it runs
+    options     how the program runs
     ranks       the runtime's schedule on all ranks, stepped together in compiled code
-    run         a simulation, and the closed forms next to it
+    run         a simulation, beside the closed forms
 
-What is predicted is what runs: issue order, ready steps, core tokens, limits and sleeps are the runtime's; the tests
-hold each of them to the runtime's own code on a virtual clock. What is modelled is the machine: see `Machine` and
-`ranks`.
+Issue order, ready steps, core tokens, limits and sleeps are those of the runtime: the tests compare each of them with
+the runtime's own code on a virtual clock. Only the machine is a model: see `Machine` and `ranks`.
 
-Ranks that are all alike (one program, no jitter) are at every moment in the same state, so one of
-them is simulated and stands for all; the result is that of simulating each of them. Otherwise
-every rank is simulated.
+If all ranks are alike (one program, no jitter), they are in the same state at any time, so one of them is simulated and
+represents all; the result is the same as if each of them were simulated. Otherwise every rank is simulated.
 """
 
 from ...renamed import old_names

@@ -23,7 +23,7 @@ def _number(
     above: float | None = None,
     kind: type = float,
 ) -> Any:
-    """Declare a field of `Machine`: where it stands in the file, what it means, what is allowed."""
+    """Declare a field of `Machine`: its section in the file, its meaning, its range."""
     metadata = dict(section=section, words=words, least=least, above=above, kind=kind)
     if default is None:
         return field(metadata=metadata)
@@ -32,19 +32,19 @@ def _number(
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine as the simulation describes it; times in seconds, sizes in bytes.
+    """A model of a machine for the simulation; times in seconds, sizes in bytes.
 
-    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much
-    faster several threads of a rank compute.
+    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` is the speed-up of
+    several threads of a rank.
 
     Parameters
     ----------
     name : str
-        For the reader.
+        Name of the machine, for the reader.
     fft_flops : float
         Operations per second of one thread in FFTs, counted as 5 n log2 n.
     copy_Bps : float
-        Bytes per second that a rank exchanges inside a node: a copy.
+        Bytes per second that a rank exchanges inside a node, by copying.
     latency_s : float
         Latency of an exchange, once.
     bandwidth_Bps : float
@@ -60,13 +60,13 @@ class Machine:
     operation_s, poll_s : float
         Core time of the runtime per exchange, and of one poll of the requests.
     interpreter_s : float
-        Time of a step of a slice in which no other thread of its rank may hold Python's interpreter lock.
+        Time of a step of a slice during which it holds Python's interpreter lock.
     wake_s, busy_wake_s : float
-        Time by which the communicator oversleeps, and the same while all cores compute.
+        Time by which the communicator wakes too late, and the same while all cores compute.
     jitter : float
         Standard deviation of the logarithm of a step's time.
     threads : ThreadScaling
-        How much faster several threads of a rank compute.
+        The speed-up of several threads of a rank.
 
     Raises
     ------
@@ -84,20 +84,20 @@ class Machine:
 
     name: str = field(metadata={"section": None, "words": "for the reader", "kind": str})
     fft_flops: float = _number("compute", "operations per second of one thread in FFTs, counted as 5 n log2 n", above=0)
-    copy_Bps: float = _number("compute", "bytes per second that a rank exchanges inside a node: a copy", above=0)
+    copy_Bps: float = _number("compute", "bytes per second that a rank exchanges inside a node, by copying", above=0)
     latency_s: float = _number("network", "of an exchange, once")
     bandwidth_Bps: float = _number("network", "of one node's network card, each way", above=0)
     message_s: float = _number("network", "core time per message, its answer included", 0.0)
     byte_s: float = _number("network", "core time per byte sent and received (TCP)", 0.0)
     burst_nbytes: float = _number("network", "that an idle link lets through at once (token bucket)", 0.0)
-    eager_nbytes: float = _number("network", "largest message that leaves before its receiver is there", 0.0)
+    eager_nbytes: float = _number("network", "largest message that is sent before its receiver is ready", 0.0)
     ranks_per_node: int = _number("network", "that share a network card", 1, least=1, kind=int)
     operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
     interpreter_s: float = _number(
-        "runtime", "of a step of a slice, in which no other thread of its rank may hold Python's interpreter", 0.0
+        "runtime", "of a step of a slice, during which it holds Python's interpreter lock", 0.0
     )
     poll_s: float = _number("runtime", "core time of one poll of the requests", 0.0)
-    wake_s: float = _number("runtime", "by which the communicator oversleeps", 0.0)
+    wake_s: float = _number("runtime", "by which the communicator wakes too late", 0.0)
     busy_wake_s: float = _number("runtime", "the same while all cores compute", 0.0)
     jitter: float = _number("runtime", "standard deviation of the logarithm of a step's time", 0.0)
     threads: ThreadScaling = ThreadScaling()
@@ -118,7 +118,7 @@ class Machine:
         Raises
         ------
         InputError
-            Names every key that is unknown or missing, and every value out of its range.
+            A key is unknown or missing, or a value is out of its range; the error lists all of them.
         OSError
             The file cannot be read.
         """
@@ -165,20 +165,20 @@ class Machine:
         files.write(path, self.text())
 
     def text(self) -> str:
-        """Write the machine as TOML."""
+        """Return the machine as TOML."""
         lines, section = [], None
         for entry in _simple():
             if entry.metadata["section"] != section:
                 section = entry.metadata["section"]
                 lines += ["", f"[{section}]"]
             value = getattr(self, entry.name)
-            # JSON's strings and numbers are TOML's.
+            # Strings and numbers are written in the same way in JSON and TOML.
             shown = json.dumps(float(f"{value:.4g}") if isinstance(value, float) else value)
             lines.append(f"{entry.name} = {shown}  # {entry.metadata['words']}")
         if self.threads.speedups:
             lines += [
                 "",
-                "[threads]  # so many threads of a rank are so many times faster than one, on planes of n x n",
+                "[threads]  # for planes of n x n: number of threads of a rank = speed-up over one thread",
             ]
             for n, row in self.threads.table().items():
                 cells = ", ".join(f"{threads} = {speedup:.4g}" for threads, speedup in row.items())
@@ -187,7 +187,7 @@ class Machine:
 
 
 def _simple() -> list[Field[Any]]:
-    """Return the fields that are a number or text."""
+    """Return the fields that are numbers or text."""
     return [entry for entry in fields(Machine) if entry.metadata]
 
 

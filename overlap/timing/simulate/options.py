@@ -11,7 +11,7 @@ from ...runtime.coordinator.arguments import WAITS
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a program runs; see the arguments of `overlap.Runtime`.
+    """Options of a simulated run; see the arguments of `overlap.Runtime`.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Options:
     seed : int
         The seed of the jitter.
     speeds : tuple of float or None
-        How fast each rank computes, in units of what the machine's and the program's times are of; None: 1 for all.
+        Speed of each rank relative to the machine's and the program's times; None: 1 for all ranks.
 
     Raises
     ------
@@ -66,5 +66,5 @@ class Options:
 
     @property
     def limit(self) -> int:
-        """Exchanges in flight at most, with ``wait="poll"``."""
+        """Return the largest number of exchanges in flight with ``wait="poll"``."""
         return self.depth if self.in_flight is None else self.in_flight

@@ -1,7 +1,6 @@
-"""Simulated programs: slices that compute, exchange, compute, ...; and those of the plans.
+"""Simulated programs, whose slices compute, exchange, compute, ..., and those of the plans.
 
-A slice here is what one slot holds, a chunk of the user's slices that travel in one message, as in
-`overlap.fft`.
+A slice here is the content of one slot: a chunk of the user's slices that travel in one message, as in `overlap.fft`.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from ...arrays import Weights, block, chunks, length_of
 from ...errors import InputError
 from .machine import Machine
 
-WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their dtypes
+WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their data types
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTransfer:
-    """One all-to-all, as one rank takes part in it.
+    """The part of one rank in an all-to-all.
 
     Attributes
     ----------
     nbytes : float
-        Sent to all other ranks together.
+        Bytes sent to all other ranks together.
     messages : int
-        Ranks it exchanges messages with.
+        Number of ranks with which it exchanges messages.
 
     Examples
     --------
@@ -46,19 +45,19 @@ class SimulatedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What one rank does: slices, each of them computing, exchanging, computing, ...
+    """The program of one rank: slices, each of which computes, exchanges, computes, ...
 
     Attributes
     ----------
     steps : tuple of tuple of float
-        Per slice, the seconds that one thread computes before, between and after the exchanges.
+        For each slice, the seconds that one thread computes before, between and after the exchanges.
     transfers : tuple of tuple of SimulatedTransfer
-        Per slice, its exchanges: one fewer than its steps.
+        For each slice its exchanges, one fewer than its steps.
 
     Raises
     ------
     InputError
-        The two do not fit, or a time or size is negative or not finite.
+        Steps and transfers do not fit, or a time or size is negative or not finite.
 
     Examples
     --------
@@ -107,7 +106,7 @@ class Program:
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
     def scaled(self, factor: float) -> Program:
-        """Return the same exchanges, with computing that takes `factor` times as long.
+        """Return a program with the same exchanges, whose computing takes `factor` times as long.
 
         Parameters
         ----------
@@ -123,13 +122,13 @@ class Program:
 
     @property
     def compute_s(self) -> float:
-        """Seconds that one thread would compute in all."""
+        """Return the seconds that one thread would compute in all."""
         return math.fsum(map(math.fsum, self.steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A job of the library's plans, described as to `FFT2`.
+    """A job of the library's plans, described by the arguments of `FFT2`.
 
     Attributes
     ----------
@@ -185,21 +184,21 @@ class Workload:
         workers: int = 1,
         weights: Weights = None,
     ) -> Program:
-        """Make the program of one of `ranks` ranks. With even shares, rank 0 has the most to do.
+        """Make the program of one of `ranks` ranks. With even shares rank 0 has the most work.
 
         Parameters
         ----------
         ranks, rank : int
         machine : Machine
-            Says how long local FFTs take.
+            Gives the speed of local FFTs.
         chunk : int
             Slices per message, at most.
         compute_s : float, optional
-            C, if it was measured: all slices of this rank, with `workers` workers. It is divided
-            over the steps as the operations of their FFTs.
+            C of all slices of this rank with `workers` workers, if it was measured. It is divided among the steps in
+            proportion to the operations of their FFTs.
         workers : int
         weights : tuple of numbers, optional
-            One per rank, what its share is in proportion to.
+            One per rank; shares are proportional to them.
 
         Returns
         -------
@@ -207,7 +206,7 @@ class Workload:
         """
         sweeps, transfers = self._slice(ranks, rank, weights)
         if compute_s is None:
-            # Threads that share what one needs get in each other's way: each takes longer.
+            # Threads share caches and memory bandwidth, so each of them takes longer.
             seconds_per_flop = (
                 workers / machine.threads.speedup(workers, math.prod(self.shape) / ranks) / machine.fft_flops
             )
@@ -221,13 +220,13 @@ class Workload:
         return Program(tuple(steps), tuple(exchanges))
 
     def flops(self, ranks: int, rank: int = 0) -> list[tuple[float, ...]]:
-        """Count the operations of the FFTs of every step of every slice, by the usual count."""
+        """Count the FFT operations of every step of every slice, as 5 n log2 n."""
         return [self._slice(ranks, rank)[0]] * self.slices
 
     def _slice(
         self, ranks: int, rank: int, weights: Weights = None
     ) -> tuple[tuple[float, ...], tuple[tuple[float, int], ...]]:
-        """One slice: operations of each step; bytes sent, and partners, of each exchange."""
+        """Return, of one slice, the operations of each step and the bytes sent and partners of each exchange."""
         ny, nx = self.shape
         real = np.dtype(self.dtype).kind != "c"
         itemsize = np.result_type(self.dtype, "c8").itemsize
@@ -235,7 +234,7 @@ class Workload:
         rows, columns = (length_of(block(length, ranks, weights)[rank]) for length in (ny, width))
         row_sweep = rows * _flops(nx) / (2 if real else 1)
         column_sweep = columns * _flops(ny)
-        # Empty pieces are not sent: beyond this number of ranks a rank exchanges nothing.
+        # Empty pieces are not sent, so a rank has no more partners than there are pieces that are not empty.
         partners = max(min(ranks, width) if rows else 1, min(ranks, ny) if columns else 1) - 1
         forward = rows * (width - columns) * itemsize, partners
         if self.workload == "fft2":
@@ -245,5 +244,5 @@ class Workload:
 
 
 def _flops(n: int) -> float:
-    """Operations of a complex FFT of n points, by the usual count 5 n log2 n."""
+    """Return the operations of a complex FFT of n points, counted as 5 n log2 n."""
     return 5 * n * math.log2(n) if n > 1 else 0.0

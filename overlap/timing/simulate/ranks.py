@@ -1,23 +1,23 @@
 """All ranks of a simulation, stepped together in compiled code.
 
-A rank is what the runtime's executor makes of it: a thread that issues, in the fixed rotation of the slots, and workers
-that take ready steps in the issue order. Where a thread of the runtime would sleep, wait or queue, its state is kept
-here, and it goes on at an event of the one clock that all ranks share. Of all that is due at one time, what was made
-due first goes first, so that a simulation is reproducible. That this is the runtime's schedule, and not another one, is
-tested: `tests/virtual` runs the runtime's own code on a virtual clock, and both have to give the same times.
+A rank has the threads of the runtime: one that issues operations in the fixed rotation of the slots, and workers that
+take ready steps in the issue order. When a thread of the runtime would sleep, wait or queue, its state is kept here,
+and it goes on at an event of the one clock that all ranks share. Events at the same time happen in the order in which
+they were entered, so that a simulation is reproducible. The tests ensure that this is the runtime's schedule:
+`tests/virtual` runs the runtime's own code on a virtual clock, and both must give the same times.
 
-Cores. A rank has one core per worker. Its workers compute on them; the communicator and the TCP stack come on top, and
-what they use is taken from the workers where no core is idle: all of it is charged for the share of time in which all
-cores were busy, to the step that ends next.
+Cores. A rank has one core per worker, on which its workers compute. The communicator and the TCP stack need core time,
+too. It costs the workers time only if no core is idle: it is multiplied by the share of time in which all cores were
+busy, and added to the step that ends next.
 
-Network. An exchange belongs to all ranks; as all issue in the same order, and a slot has one exchange at a time, it is
-known by its slot. Bytes leave a node through its one network card, first come, first served: a token bucket of rate W
-that lets a burst through after a pause. The exchange is over on all ranks when the last node has sent its share, plus
-one latency. A message may leave before its receiver is there only if it is small (`Machine.eager_nbytes`). Between
-ranks of one node an exchange is a copy, made by the ranks' own cores.
+Network. All ranks take part in an exchange. Because all issue in the same order, and a slot has one exchange at a time,
+an exchange is identified by its slot. Bytes leave a node through its one network card in the order of requests: the
+card is a token bucket of rate W, which lets a burst through after a pause. The exchange ends on all ranks one latency
+after the last node has sent its share. A message may be sent before its receiver is ready only if it is small
+(`Machine.eager_nbytes`). Between ranks of one node an exchange is a copy, made by the ranks' own cores.
 
-Polls. A thread that polls, sees nothing, sleeps and polls again would do so until something happens: its sleep lasts
-until the first of these polls that sees something.
+Polls. A thread that polls, finds nothing and sleeps would repeat this until something has completed. Instead its sleep
+lasts until the first of these polls that finds something.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .program import Program
 
 
 def _record(seconds: str, numbers: str) -> np.dtype[Any]:
-    """Make a record's type of the names of its times and other floats, and of its integers."""
+    """Make a record type from the names of its floats and of its integers."""
     return np.dtype([*((name, "f8") for name in seconds.split()), *((name, "i4") for name in numbers.split())])
 
 
@@ -48,10 +48,11 @@ MACHINE = _record(
     "s_per_byte burst_s tree_s remote",
     "off poll workers depth limit agree_every slices per_node weight",
 )
-# `busy_s` is the time with all cores busy up to `busy_since_s`; `debt_s` core time that others took, and that a worker
-# still has to wait for. A sleep leaves out the polls from `first_s` on, each `period_s`, if that is not negative; the
-# next sleep will, if `between_s`, what one poll takes, is not negative. `occupied` is when the communicator began to
-# use a core, `polled` when it last looked: on the clock, and on that of the time with all cores busy.
+# `busy_s` is the time with all cores busy up to `busy_since_s`; `debt_s` is core time that the communicator or the
+# kernel took, for which a worker still has to wait. If `first_s` is not negative, the current sleep leaves out the
+# polls from then on, one each `period_s`; if `between_s`, the time of one poll, is not negative, the next sleep will.
+# `occupied` is the time at which the communicator began to use a core, `polled` that of its last poll: on the clock
+# (`_s`), and in time with all cores busy (`_busy_s`).
 RANK = _record(
     "busy_s busy_since_s debt_s sleep_s last_completion_s first_s period_s between_s polled_s polled_busy_s "
     "occupied_s occupied_busy_s agreement_sleep_s end_s scale",
@@ -59,13 +60,15 @@ RANK = _record(
     "agreeing agreed then drawn program",
 )
 THREAD = _record("left_s rest_s", "state back slot")
-SLOT = _record("mark_s mark_busy_s", "key next place item taken done")  # the marks: when its exchange was issued
+# The marks: the time at which the slot's exchange was issued.
+SLOT = _record("mark_s mark_busy_s", "key next place item taken done")
 EVENT = np.dtype([("at_s", "f8"), ("number", "i8"), ("who", "i4"), ("sleep", "i4")])
 
-GOES_ON, COMPLETED = -1, -2  # in place of the sleep that an event ends
+GOES_ON, COMPLETED = -1, -2  # instead of the number of the sleep that an event ends
 NOTHING, EXCHANGE, END = 0, 1, 2  # a slot's item
 READY, CORES, INTERPRETER = 0, 1, 2  # the queues of a rank: steps that are ready, core tokens, the interpreter's lock
-# Where a thread is: a worker, any thread that computes, the one that issues; and what it does after an agreement.
+# States of a thread: of a worker, of any thread that computes, of the issuing thread; and what it does after an
+# agreement.
 GET, CORE, ADVANCE, LOCK, COMPUTE, COMPUTING, POSTED = range(7)
 BEGIN, VISIT, TAKE, TAKEN, ROOM, TOKEN, ISSUE, ISSUING, SEND, INSIDE, NEXT = range(7, 18)
 POLL, POLLED, LOOK, PAUSE, AGREE, AGREEMENT_TOKEN, AGREEING, AGREED = range(18, 26)
@@ -74,16 +77,16 @@ GO_ON, LAST, END_JOB = range(3)
 
 @dataclass(frozen=True)
 class Run:
-    """What the ranks have done.
+    """The times and the issue order of all simulated ranks.
 
     Attributes
     ----------
     ends_s : ndarray
-        When each rank that was simulated has ended; -1: never.
+        The time at which each simulated rank has ended; -1: never.
     order : ndarray
-        Slice and place in it of each exchange, in the order of issue.
+        Slice, and index within the slice, of each exchange in the issue order.
     steps_s, exchanges_s : ndarray
-        Begin and end of the first rank's steps and exchanges, (slices, places, 2).
+        Begin and end of the first rank's steps and exchanges, (slices, indices, 2).
     """
 
     ends_s: NDArray[np.float64]
@@ -94,7 +97,7 @@ class Run:
 
 @njit
 def _push(events: Any, heap: Any, at_s: float, who: int, sleep: int) -> None:
-    """Have something happen: ``heap`` counts the events that are to come, and all that ever were."""
+    """Add an event; ``heap`` counts the pending events and all events so far."""
     heap[1] += 1
     place, number = heap[0], heap[1]
     heap[0] += 1
@@ -117,7 +120,7 @@ def _copy(events: Any, source: int, target: int) -> None:
 
 @njit
 def _drop_first(events: Any, heap: Any) -> None:
-    """Take the first event out of the heap."""
+    """Remove the first event from the heap."""
     heap[0] -= 1
     size, place = heap[0], 0
     at_s, number = events[size]["at_s"], events[size]["number"]
@@ -147,14 +150,14 @@ def _busy(rank: Any, now_s: float, workers: int) -> float:
 
 @njit
 def _charge(rank: Any, now_s: float, workers: int, seconds: float, since_s: float, since_busy_s: float) -> None:
-    """Charge core time that others than the workers have used since some moment."""
+    """Charge core time that threads other than the workers have used since `since_s`."""
     if now_s > since_s:
         rank["debt_s"] += seconds * (_busy(rank, now_s, workers) - since_busy_s) / (now_s - since_s)
 
 
 @njit
 def _change(rank: Any, now_s: float, workers: int, more: int) -> None:
-    """One thread more, or less, computes."""
+    """Change the number of computing threads by `more`."""
     rank["busy_s"] = _busy(rank, now_s, workers)
     rank["busy_since_s"] = now_s
     rank["computing"] += more
@@ -168,7 +171,7 @@ def _periods(rank: Any, now_s: float) -> int:
 
 @njit
 def _wake(rank: Any, now_s: float, machine: Any) -> float:
-    """End the sleep of the thread that issues; gives the seconds that it waits for a core."""
+    """End the sleep of the issuing thread; return the seconds for which it waits for a core."""
     if rank["period_s"] >= 0:
         rank["skipped"] += _periods(rank, now_s)
     rank["asleep"] = 0
@@ -178,7 +181,7 @@ def _wake(rank: Any, now_s: float, machine: Any) -> float:
 
 @njit
 def _taken_from(queue: int, thread: int, free: Any, waiting: Any, waiters: Any) -> bool:
-    """Take one from a queue of a rank, or be the last of those that wait for it."""
+    """Take an item from a queue of a rank, or enter the thread as the last one that waits for it."""
     if free[queue]:
         free[queue] -= 1
         return True
@@ -189,7 +192,7 @@ def _taken_from(queue: int, thread: int, free: Any, waiting: Any, waiters: Any) 
 
 @njit
 def _put(queue: int, free: Any, waiting: Any, waiters: Any, now_s: float, first: int, events: Any, heap: Any) -> None:
-    """Put one back, and have who has waited longest look for it: who is awake may be served before.
+    """Put an item into a queue, and wake the thread that has waited longest; another thread may take it before.
 
     ``first`` is the rank's first thread.
     """
@@ -203,7 +206,7 @@ def _put(queue: int, free: Any, waiting: Any, waiters: Any, now_s: float, first:
 
 @njit
 def _send(free_s: float, start_s: float, nbytes: float, machine: Any) -> float:
-    """Send bytes through a card; gives when its bucket will be full, less its depth."""
+    """Send bytes through a card; return the time at which its bucket will be full, minus its depth."""
     return max(free_s, start_s - machine["burst_s"]) + nbytes * machine["s_per_byte"]
 
 
@@ -219,7 +222,7 @@ def _begin_agreement(
     events: Any,
     heap: Any,
 ) -> None:
-    """Take part in a small sum, through a tree of messages."""
+    """Begin a rank's part in a small reduction, by a tree of messages."""
     last = len(arrived) - 1
     rank["agreeing"], rank["agreed"] = 1, 0
     arrivals[arrived[last]] = number
@@ -256,7 +259,7 @@ def _run(
     steps_s: NDArray[np.float64],
     exchanges_s: NDArray[np.float64],
 ) -> None:
-    """Go through all events of all ranks."""
+    """Process all events of all ranks."""
     workers, depth, slices = machine["workers"], machine["depth"], machine["slices"]
     polling, off = machine["poll"] != 0, machine["off"] != 0
     blocking = not polling and not off
@@ -309,7 +312,7 @@ def _run(
         thread = threads[number, own]
         queues = free[number], waiting[number], waiters[number]
         program = rank["program"]
-        while True:  # until the thread gives way
+        while True:  # until the thread must wait
             state = thread["state"]
 
             # ---- a worker ----
@@ -331,7 +334,7 @@ def _run(
                     break
                 thread["state"] = ADVANCE
 
-            # ---- a step of a slice, in a worker, or without overlap where it is issued ----
+            # ---- a step of a slice, in a worker or, without overlap, in the issuing thread ----
             elif state == ADVANCE:
                 slot = slots[number, thread["slot"]]
                 if slot["key"] < 0:
@@ -398,7 +401,7 @@ def _run(
                     _put(CORES, *queues, now_s, who - own, events, heap)
                 thread["state"] = GET
 
-            # ---- the rotation, in the thread that issues ----
+            # ---- the rotation, in the issuing thread ----
             elif state == BEGIN:
                 for sibling in range(1, per_rank):
                     _push(events, heap, now_s, number * per_rank + sibling, GOES_ON)
@@ -591,7 +594,7 @@ def _run(
             elif state == AGREEMENT_TOKEN:
                 if blocking and not _taken_from(CORES, own, *queues):
                     break
-                if rank["then"] == END_JOB:  # the blocking call begins it, too
+                if rank["then"] == END_JOB:  # a blocking call, which also begins the agreement
                     _begin_agreement(number, simulated, now_s, machine, rank, arrivals[depth], arrived, events, heap)
                 rank["agreement_sleep_s"] = SHORTEST_SLEEP_S
                 thread["state"] = AGREEING
@@ -630,13 +633,13 @@ def run(
     ----------
     machine : Machine
     programs : sequence of Program
-        One per rank that is simulated: of all, or of one that stands for all, which are alike.
+        One per simulated rank: of all ranks, or of one that represents all if they are alike.
     speeds : sequence of float
-        One per rank that is simulated.
+        One per simulated rank.
     options : Options
     factors : ndarray
-        What the times of each rank's steps are multiplied by, in the order in which they begin, (ranks, steps); no
-        columns: nothing.
+        Factors of the times of each rank's steps, in the order in which they begin, (ranks, steps); no columns: no
+        factors.
 
     Returns
     -------
@@ -685,7 +688,7 @@ def run(
 
 
 def _numbers(machine: Machine, options: Options, simulated: int, slices: int) -> Any:
-    """Collect what is the same on all ranks."""
+    """Return the record of values that are the same on all ranks."""
     per_node = min(options.ranks, machine.ranks_per_node)
     numbers = np.zeros((), MACHINE)
     for name in MACHINE.names or ():
@@ -694,7 +697,7 @@ def _numbers(machine: Machine, options: Options, simulated: int, slices: int) ->
     numbers["s_per_byte"], numbers["burst_s"] = 1 / machine.bandwidth_Bps, machine.burst_nbytes / machine.bandwidth_Bps
     numbers["tree_s"] = ceil(log2(options.ranks)) * (machine.latency_s + machine.message_s)
     numbers["remote"] = (options.ranks - per_node) / (options.ranks - 1) if options.ranks > 1 else 0.0
-    numbers["weight"] = per_node if simulated < options.ranks else 1  # ranks of a node that one stands for
+    numbers["weight"] = per_node if simulated < options.ranks else 1  # ranks of a node that one rank represents
     numbers["per_node"] = per_node
     numbers["off"], numbers["poll"] = options.wait == "off", options.wait == "poll"
     numbers["workers"], numbers["depth"], numbers["limit"] = options.workers, options.depth, options.limit

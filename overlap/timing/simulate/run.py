@@ -1,4 +1,4 @@
-"""Running a simulation, and the closed forms next to it."""
+"""Running a simulation, beside the closed forms."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .ranks import run
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulation found.
+    """The result of a simulation.
 
     Attributes
     ----------
     wall_s : float
-        Until the last rank has ended.
+        Time until the last rank has ended.
     order : list of (int, int)
-        The exchanges as they were issued, on every rank: slice, and which of its exchanges.
+        The exchanges in the issue order, which is that of every rank: slice, and index within the slice.
     simulated : int
-        Ranks that were simulated one by one.
+        Number of ranks that were simulated.
 
     Examples
     --------
@@ -50,11 +50,11 @@ def simulate(
     Parameters
     ----------
     program : Program or sequence of Program
-        What all ranks run; or a program for each of them, with the same exchanges in the same places.
+        The program of all ranks; or a program for each of them, with the same exchanges at the same positions.
     machine : Machine
     options : Options
     every_rank : bool
-        Simulate every rank even where one stands for all.
+        Simulate every rank even if one represents all.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def simulate(
 
 
 def _factors(programs: Sequence[Program], machine: Machine, options: Options) -> np.ndarray:
-    """Draw by what the times of each rank's steps are multiplied: factors of mean 1."""
+    """Draw the factors, of mean 1, of the times of each rank's steps."""
     if not machine.jitter:
         return np.empty((len(programs), 0))
     count = sum(map(len, programs[0].steps))
@@ -119,14 +119,14 @@ def _check(programs: Sequence[Program], options: Options) -> None:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Simulated times beside the model's.
+    """Simulated times beside those of the model.
 
     Attributes
     ----------
     compute_s, communication_s : float
         C and T, each simulated without the other.
     off_s, wall_s : float
-        Simulated without overlap, and as asked for.
+        Simulated without overlap, and with the given options.
     model_s : float
         The closed form for `wait` with fill and drain (`model.no_overlap_s`, `block_s`, `poll_s`).
 
@@ -149,22 +149,22 @@ class Prediction:
 
     @property
     def bound_s(self) -> float:
-        """No schedule is faster: max(C, T)."""
+        """Return max(C, T), below which no schedule can be."""
         return max(self.compute_s, self.communication_s)
 
     @property
     def gain(self) -> float:
-        """Return how many times faster than without overlap."""
+        """Return the gain over the time without overlap, as a ratio."""
         return self.off_s / self.wall_s
 
     @property
     def hidden(self) -> float:
-        """The share of min(C, T) that is hidden; see `model.hidden`."""
+        """Return the share of min(C, T) that is hidden; see `model.hidden`."""
         return model.hidden(self.compute_s, self.communication_s, self.wall_s)
 
 
 def predict(program: Program, machine: Machine, options: Options) -> Prediction:
-    """Simulate a program, and its computing and its communication alone.
+    """Simulate a program, its computing alone, and its communication alone.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def predict(program: Program, machine: Machine, options: Options) -> Prediction:
     communication_s = simulate(talking, machine, off).wall_s
     wall_s = simulate(program, machine, options).wall_s
     off_s = simulate(program, machine, off).wall_s
-    if options.workers > 1:  # the runtime's "off" has one worker; the document's has all
+    if options.workers > 1:  # the runtime's "off" has one worker; C + T of the model has all of them
         off_s = compute_s + communication_s
     slices = len(program.steps)
     if options.wait == "off":
