@@ -64,7 +64,7 @@ class SliceError(RankError):
     slice : str
         The slice whose step failed, as text (``"?"`` for a failure outside of any slice).
     rank, summary, traceback_text
-        As of `RankError`.
+        See `RankError`.
 
     Examples
     --------

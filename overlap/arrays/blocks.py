@@ -216,7 +216,7 @@ class Blocks:
         ----------
         rank : int
         reach : optional
-            As of `inner`.
+            See `inner`.
 
         Returns
         -------

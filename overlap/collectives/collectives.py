@@ -169,7 +169,7 @@ class Collectives(CollectiveContext):
         sendbuf : ndarray or None
             On the root, with `size` times as many items as `recvbuf`. Ignored on the other ranks.
         recvbuf : ndarray
-            Of the same size on all ranks.
+            An array of the same size on all ranks.
         root : int
         """
         try:
@@ -185,7 +185,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray
-            Of the same size on all ranks.
+            An array of the same size on all ranks.
         recvbuf : ndarray or None
             On the root, with `size` times as many items as `sendbuf`. Ignored on the other ranks.
         root : int
@@ -203,7 +203,7 @@ class Collectives(CollectiveContext):
         Parameters
         ----------
         sendbuf : ndarray
-            Of the same size on all ranks.
+            An array of the same size on all ranks.
         recvbuf : ndarray
             With `size` times as many items.
         """

@@ -1,7 +1,7 @@
-"""Checks of the arguments of plans: what is wrong with one, as text, or None.
+"""Checks of the arguments of plans, which return what is wrong with an argument, as text, or None.
 
-No function here raises or talks to other ranks: plans hand what they find to `Runtime.preflight`,
-which raises on all ranks together.
+No function here raises or communicates: plans pass the results to `Runtime.preflight`, which raises on all ranks
+together.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .engine.kinds import KINDS, REAL_KINDS
 
 ORDERS = ("natural", "transposed")
 NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
-"""Of every norm, minus the power of the number of points that scales the forward transform."""
+"""For every norm, minus the power of the number of points by which the forward transform is scaled."""
 DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
 
 
 def integers(values: Any) -> tuple[int, ...] | None:
-    """Return a sequence of integers, numpy's or Python's, as a tuple of Python's; None if it is none."""
+    """Return a sequence of integers as a tuple of Python's; None if the value is no such sequence."""
     try:
         values = tuple(values)
         if any(isinstance(value, bool | np.bool_) for value in values):
@@ -37,7 +37,7 @@ def integers(values: Any) -> tuple[int, ...] | None:
 
 
 def axes_of_array(axes: Any, count: int) -> tuple[int, ...] | None:
-    """Return axes of an array of `count` dimensions, counted from 0; None unless there are some, each once."""
+    """Return axes of an array of `count` dimensions, counted from 0; None if there are none, or one is given twice."""
     given = integers(axes)
     if not given or any(not -count <= axis < count for axis in given):
         return None
@@ -64,14 +64,14 @@ def dtype_problem(dtype: Any) -> str | None:
 
 
 def kinds_of(kinds: Any, dtype: Any, count: int) -> Any:
-    """Return the kinds of so many axes as a tuple, or what was given where that is no list of them; by default FFTs."""
+    """Return the kinds of `count` axes as a tuple, by default FFTs; a value that is no list of kinds as it is."""
     if kinds is None:
         return ("c2c",) * (count - 1) + ("r2c" if np.dtype(dtype).kind == "f" else "c2c",)
     return tuple(kinds) if isinstance(kinds, list) else kinds
 
 
 def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str, ...]) -> str | None:
-    """Return what is wrong with kinds as of `kinds_of`, of a good shape and data type, or None.
+    """Return what is wrong with the kinds that `kinds_of` returned, for a valid shape and data type, or None.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
 
 
 def memory_problem(nbytes: int) -> str | None:
-    """Return what is wrong with so many bytes on every rank, as text, or None where this computer has them."""
+    """Return, as text, that this computer does not have `nbytes` bytes for every rank, or None if it has."""
     there = memory_nbytes()
     if nbytes <= there:
         return None
@@ -115,20 +115,20 @@ def memory_problem(nbytes: int) -> str | None:
 
 
 def local_nbytes(shape: Sequence[int], dtype: Any, ranks: int) -> int:
-    """Return the bytes of an array on each of some ranks, about.
+    """Return the approximate bytes of an array on each of `ranks` ranks.
 
-    A batch of no planes counts as one of one plane: that much is planned for.
+    An empty batch counts as one plane, for which the plan is made.
     """
     return math.prod(max(1, length) for length in shape) * np.dtype(dtype).itemsize // ranks
 
 
 def memory_nbytes() -> int:
-    """Return the memory of this computer, or of the control group that this process is confined to."""
+    """Return the memory of this computer, or of this process's control group if that has less."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text()
         return min(nbytes, int(limit))
-    except (OSError, ValueError):  # none, or "max"
+    except (OSError, ValueError):  # no such file, or "max"
         return nbytes
 
 
@@ -137,7 +137,7 @@ def _gib(nbytes: int) -> str:
 
 
 def choice_problem(**choices: tuple[Any, Any]) -> str | None:
-    """Return what is wrong with arguments that have few values, each given as (value, allowed ones)."""
+    """Return what is wrong with arguments that have few allowed values; each is given as (value, allowed values)."""
     for name, (value, allowed) in choices.items():
         if not isinstance(value, str | None) or value not in allowed:
             return f"expected {name} to be one of {tuple(allowed)}, received {shown(value)}"
@@ -152,12 +152,12 @@ def path_problem(tuning: Any) -> str | None:
 
 
 def record(kind: type, value: Any, name: str) -> tuple[Any, str | None]:
-    """Take an argument that may be a frozen record, a dict of its fields, or None for its defaults.
+    """Convert an argument that may be a frozen record, a dict of its fields, or None for its defaults.
 
     Returns
     -------
     record : kind
-        The defaults where something is wrong.
+        The defaults if there is a problem.
     problem : str or None
     """
     if value is None:

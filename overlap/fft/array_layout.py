@@ -1,4 +1,4 @@
-"""`ArrayLayout`: what is asked of the arrays of a plan."""
+"""`ArrayLayout`: the requested layout of the arrays of a plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SIDES = ("real", "spectrum")
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """How the arrays of a plan lie in memory and over the ranks.
+    """The layout of a plan's arrays in memory and over the ranks.
 
-    The layout decides about shapes and distributions, apart from the resolved grid itself. `Settings` decide about
-    speed alone. ``plan.real`` and ``plan.spectrum`` show the result. Plans also accept a dict of these fields:
+    The layout determines shapes and distributions, except for the resolved grid itself. `Settings` affect the speed
+    only. ``plan.real`` and ``plan.spectrum`` show the result. Plans also accept a dict of these fields:
     ``layout={"grid": (2, 4)}``.
 
     Attributes
@@ -33,20 +33,20 @@ class ArrayLayout:
     restore : bool
         Split the spectrum over the ranks as real space is split. This doubles the number of exchanges.
     dealias : {None, "3/2"} or tuple of int
-        ``"3/2"``: in real space there are ceil(3 n / 2) points per direction; modes beyond the
-        resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
-        function. (`pointwise` does this for its own fields.) A tuple names these points itself, at least those of
-        the resolved grid; where they are equal, that axis keeps all of its modes.
+        ``"3/2"``: in real space there are ceil(3 n / 2) points per direction; modes beyond the resolved ones, and the
+        Nyquist modes of even n, are dropped. Values are those of the same function. (`pointwise` does this for its own
+        fields.) A tuple gives the numbers of points, at least those of the resolved grid; an axis for which both are
+        equal keeps all of its modes.
     weights : sequence of numbers or "measure", optional
         One positive number per rank, such as its speed. A rank's share of each split axis is in proportion to its
-        weight (`overlap.arrays.shares`). There are as many messages as with even shares. On a P x Q grid a coordinate
-        weighs as much as its ranks together. A share may be empty. ``"measure"`` takes the weights of the plan's
-        tuning file, or measures them, as `FFT2.balance` does, when the plan is made.
+        weight (`overlap.arrays.shares`). There are as many messages as with even shares. On a P x Q grid the weight of
+        a coordinate is the sum of its ranks' weights. A share may be empty. ``"measure"`` takes the weights of the
+        plan's tuning file, or measures them, as `FFT2.balance` does, when the plan is made.
     shares : dict, optional
         The exact lengths: ``{"real": {-2: (8, 8, 1)}, "spectrum": {-1: (6, 3, 0)}}`` names, for split axes of the
-        arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They go
-        before the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own, axes are
-        split in proportion to the shares. The record keeps the shares as tuples.
+        arrays of real space and of the spectrum, the lengths of the parts of all ranks along it, in order. They take
+        precedence over the weights. An `FFT3` with shares needs its grid named. On a grid finer than the plan's own,
+        axes are split in proportion to the shares. The record keeps the shares as tuples.
     modes : tuple of int, optional
         How many modes of each transformed axis the spectrum keeps; all by default. The m modes are, in `numpy.fft`'s
         order, those of m points: 0, 1, ... and ..., -2, -1, at most (m - 1) // 2 in magnitude; 0 to (m - 1) // 2 along
@@ -71,7 +71,7 @@ class ArrayLayout:
     modes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # numpy's integers become Python's: records that are equal look alike on all ranks.
+        # numpy's integers become Python's, so that equal records have the same text on all ranks.
         object.__setattr__(self, "grid", integers(self.grid) or self.grid)
         if not isinstance(self.dealias, str):
             object.__setattr__(self, "dealias", integers(self.dealias) or self.dealias)
@@ -80,13 +80,13 @@ class ArrayLayout:
 
     @property
     def shares_of(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Tell the shares of each side's axes; of a layout without a problem."""
+        """Return the shares of each side's axes, of a layout without a problem."""
         given: Any = self.shares or ()  # pairs
         return {side: dict(axes) for side, axes in given}
 
 
 def _as_tuples(shares: Any) -> Any:
-    """Return shares as tuples, which can be compared and hashed, or what was given where it is none."""
+    """Return shares as tuples, which can be compared and hashed; a value that is no dict of shares as it is."""
     if shares is None:
         return None
     try:
@@ -100,7 +100,7 @@ def _as_tuples(shares: Any) -> Any:
 
 
 def shares_problem(layout: ArrayLayout) -> str | None:
-    """Say what is wrong with how shares are written, or None: not whether they fit the arrays."""
+    """Return what is wrong with the form of the shares, or None; whether they fit the arrays is not checked."""
     shares = layout.shares
     if shares is None or (isinstance(shares, tuple) and shares == _as_tuples(shares) and {*dict(shares)} <= {*SIDES}):
         return None
@@ -111,7 +111,7 @@ def shares_problem(layout: ArrayLayout) -> str | None:
 
 
 def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
-    """Say what is wrong with the process grid of a layout of an `FFT3` over some ranks, or None."""
+    """Return what is wrong with the process grid of a layout of an `FFT3` over some ranks, or None."""
     grid = layout.grid
     if grid is None and layout.shares and ranks > 1:
         return "expected a grid with shares, which are of its rows and columns, received grid=None"
@@ -126,9 +126,7 @@ def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
 
 
 def lying_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[str, ...]) -> str | None:
-    """Say what is wrong with how the arrays of a plan shall lie which transforms axes of these points and kinds, or
-    None.
-    """
+    """Return what is wrong with a layout for a plan that transforms axes of these points and kinds, or None."""
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
     return (
@@ -153,7 +151,7 @@ def _modes_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[st
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:
-    """Say what is wrong with fields of a layout that have one value only in that plan, or None."""
+    """Return what is wrong with fields of a layout that have only one allowed value in a plan, or None."""
     for name in names:
         value, only = getattr(layout, name), getattr(ArrayLayout, name)
         if value is not only and not (isinstance(value, str) and value == only):

@@ -1,4 +1,4 @@
-"""`ArraySpec`: what the distributed arrays are that go into a transform, or come out of it."""
+"""`ArraySpec`: shape, type and distribution of the input or output arrays of a transform."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class ArraySpec:
     natural : bool
         Whether the axes are in natural order, (y, x) or (z, y, x).
     contiguous : bool
-        Only C-contiguous arrays will do, as MPI reads and writes them where they are.
+        Only C-contiguous arrays are accepted, because MPI reads and writes them directly.
     spectral : bool
-        The arrays are of the spectrum: their elements belong to modes and not to points.
+        The arrays are of the spectrum: their elements are modes and not points.
     kinds : tuple of str, optional
-        What is transformed along every axis that does not belong to the batch; periodic axes by default.
+        The kind of transform along every axis that does not belong to the batch; by default FFTs.
     taken_apart : dict of int to (int, bool), optional
-        The axes, counted from the end, that are transformed as two: the length of the one that is last in memory, and
-        whether that is the first of the two.
+        The axes, counted from the end, that are transformed as two axes each: the length of that which is last in
+        memory, and whether it is the first of the two.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class ArraySpec:
         Raises
         ------
         InputError
-            On this rank, when it is of another shape, or is a masked array.
+            On this rank, if `array` has another shape or is a masked array.
         """
         refuse_masks(array=array)
         array = np.asarray(array)
@@ -158,7 +158,8 @@ class ArraySpec:
         Raises
         ------
         InputError
-            On all ranks: the array has another shape, or a dtype that would lose something; `root` is no rank.
+            On all ranks: the array has another shape, or a dtype whose values cannot all be converted; `root` is no
+            rank.
         """
         return self.wrap(scatter(self.comm, array, self.distribution, self.dtype, root))
 
@@ -205,9 +206,9 @@ class ArraySpec:
         ----------
         function : callable
             ``function(y, x)`` or ``function(z, y, x)`` with the arrays of `grid`, coordinates and no indices (as
-            `numpy.fromfunction` gives); returns what broadcasts to the local shape, batch axes included.
+            `numpy.fromfunction` gives); returns values that broadcast to the local shape, batch axes included.
         lengths : float or sequence of float, optional
-            As of `grid`.
+            See `grid`.
 
         Returns
         -------
@@ -216,7 +217,7 @@ class ArraySpec:
         Raises
         ------
         InputError, RankError
-            On all ranks: the function fails on some rank, or returns what does not fit there.
+            On all ranks: the function fails on some rank, or returns values that do not fit there.
         """
         filled = self.empty()
         with collective_section(self.comm) as agreed:
@@ -236,7 +237,7 @@ class ArraySpec:
         return filled
 
     def problem(self, array: Any, name: str) -> str | None:
-        """Return what is wrong with a local array as one of these, as text, or None."""
+        """Return why a local array does not fit this specification, as text, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
         if masked := mask_problem(**{name: array}):
@@ -254,7 +255,7 @@ class ArraySpec:
         return None
 
     def target_problem(self, array: Any, name: str) -> str | None:
-        """Return what is wrong with an array to write one of these to, or None."""
+        """Return why an array cannot receive a result of this specification, as text, or None."""
         if problem := self.problem(array, name):
             return problem
         if not array.flags.writeable:
@@ -264,9 +265,9 @@ class ArraySpec:
         return None
 
     def place_problem(self, array: Any, name: str) -> str | None:
-        """Return what is wrong with the place of a distributed array as one of these, or None."""
+        """Return why the distribution of an array does not fit this specification, as text, or None."""
         there, here = array.distribution, self.distribution
-        # Not the axes: where one rank has all of an axis that is split, it is as good as whole.
+        # The axes are not compared: a split axis that one rank has completely counts as whole.
         if there is not here and (there.global_shape, there.local_slice) != (here.global_shape, here.local_slice):
             return f"expected {name} of {here}, received a DistArray of {there}: use DistArray.redistribute"
         if array.comm is not None and not same_ranks(array.comm, self.comm):
@@ -277,10 +278,10 @@ class ArraySpec:
         return None
 
     def as_transformed(self, planes: np.ndarray) -> np.ndarray:
-        """View an array, its batch axes joined, as transforms see it: (batch, z, y, x), or (batch, y, x)."""
+        """View an array with joined batch axes in the order of the transforms: (batch, z, y, x), or (batch, y, x)."""
         if not self._taken_apart:
             return planes if self.natural else np.moveaxis(planes, -1, 1)
-        for axis in range(-self.dimensions, 0):  # which, counted from the end, have not moved yet
+        for axis in range(-self.dimensions, 0):  # counted from the end; these have not moved yet
             if axis in self._taken_apart:
                 each, turned = self._taken_apart[axis]
                 place = planes.ndim + axis
@@ -295,12 +296,12 @@ class ArraySpec:
 
 
 def box_lengths(lengths: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Return the lengths of a box with so many axes, each 2 pi by default.
+    """Return the lengths of a box with `count` axes, each 2 pi by default.
 
     Raises
     ------
     InputError
-        On this rank: they are no positive, finite numbers, or too many or too few.
+        On this rank: a length is not positive and finite, or there are too many or too few.
     """
     try:
         found = np.broadcast_to(np.asarray(tau if lengths is None else lengths, float), (count,))

@@ -1,9 +1,9 @@
-"""`BoundArrays`: the arguments of a transform's last calls, which need no second check.
+"""`BoundArrays`: the arrays of a transform's last calls, which need not be checked again.
 
-A code calls a transform with the same few arrays again and again. What was found out of them (that they fit, where
-they lie, what the compiled code is to be told) stays true as long as they are the same arrays at the same
-place; of plain ones, such as ``u[0]``, which is another object each time, only place, layout and type matter.
-None of them is kept alive by that.
+A program calls a transform with the same few arrays again and again. The results of checking and preparing them (that
+they fit, their addresses, the arguments of compiled code) stay valid as long as they are the same arrays at the same
+addresses. Of plain arrays, such as ``u[0]``, which is a new object each time, only address, layout and type matter. The
+arrays are not kept alive.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from ..arrays import DistArray
 from ..lowlevel.memory import address_of
 
-CALLS = 32  # whose arrays are remembered
-PLACES = 64  # of results that a transform has made, at most
+CALLS = 32  # number of calls whose arrays are remembered
+PLACES = 64  # largest number of addresses of results that a transform has made
 
 
 class BoundCall:
-    """What is known of a call with certain arrays.
+    """The prepared call of a transform with certain arrays.
 
     Attributes
     ----------
     planes : list of list of ndarray
-        Its inputs and outputs, batch axes joined.
+        Inputs and outputs with joined batch axes.
     call : callable or None
         Makes the whole call in compiled code.
     prepared : tuple or None
-        What pipelines take, once one was needed.
+        The arguments of pipelines, if one has been needed.
     """
 
     __slots__ = ("call", "planes", "prepared")
@@ -42,16 +42,16 @@ class BoundCall:
 
 
 class BoundArrays:
-    """The arrays of a few calls of one transform, and what was prepared of them."""
+    """The arrays of a few calls of one transform, with the prepared calls."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], tuple[list[Any], BoundCall]] = {}
         self._places: set[tuple[Any, ...]] = set()
 
     def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> BoundCall | None:
-        """Tell what was prepared of these arguments, if they are still what they were; else None.
+        """Return the prepared call of these arguments, or None if there is none or they have changed.
 
-        Of arrays that the transform has `made` for its result, in place of `out`, only the place matters.
+        If the transform has `made` arrays for its result, without `out`, only their addresses matter.
         """
         if not self._calls:
             return None
@@ -65,7 +65,7 @@ class BoundArrays:
         return found[1]
 
     def keep(self, arrays: tuple[Any, ...], out: Any, prepared: BoundCall, made: tuple[Any, ...] = ()) -> None:
-        """Remember what was prepared of `unowned` views of these arguments, which fit."""
+        """Keep a call that was prepared from `unowned` views of these arguments, which fit."""
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
@@ -75,7 +75,7 @@ class BoundArrays:
         )
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
-        """Tell whether a result was made here for these arrays before: then it is worth to prepare something."""
+        """Return whether a result for these arrays was at the same address before, so that preparing the call pays."""
         place = *map(_name, arrays), *map(address_of, made)
         if place in self._places:
             return True
@@ -85,13 +85,13 @@ class BoundArrays:
         return False
 
     def forget(self) -> None:
-        """Remember nothing: what was prepared is no longer right."""
+        """Forget all prepared calls, which are not valid any more."""
         self._calls.clear()
         self._places.clear()
 
 
 def unowned(array: np.ndarray) -> np.ndarray:
-    """Return the same memory as an array that does not keep it alive: for whoever knows that others do."""
+    """Return an array of the same memory that does not keep it alive; the caller must ensure that it exists."""
     return np.asarray(_Unowned(array))
 
 
@@ -107,12 +107,12 @@ def _given(arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
 
 
 def _name(array: np.ndarray) -> Any:
-    """Describe an array by what tells it from others: of a plain one, all that may change of it."""
+    """Return a key that identifies an array: of a plain array, everything that may change."""
     return _state(array) if type(array) is np.ndarray else id(array)
 
 
 def _state(array: np.ndarray) -> tuple[Any, ...]:
-    """All that may change of an array: its address, whether it may be written to, its layout and type."""
-    if type(array) is DistArray:  # its layout and type stay
+    """Return everything that may change of an array: address, writeability, layout and type."""
+    if type(array) is DistArray:  # its layout and type never change
         return address_of(array), array.flags.writeable
     return address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype

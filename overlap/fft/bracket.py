@@ -1,21 +1,20 @@
-"""`Bracket`: the nonlinear term of flux-tube and two-dimensional fluid codes, whole planes per rank.
+"""`Bracket`: the nonlinear term of flux-tube and two-dimensional fluid codes, with whole planes per rank.
 
-The Poisson bracket {a, f} = a_x f_y - a_y f_x of real fields given by their resolved Fourier modes,
-pseudo-spectrally on a finer grid (2/3 rule). In spectral space ky is split over the ranks. Every slice
-of f is redistributed as the GKV plasma code does it: one all-to-all turns (some ky, all planes) into
-(all ky, some planes), each rank transforms its planes without further messages, and a second one
-brings the result back. Only resolved modes travel; `FFT2.pointwise` sends both gradients, on the
-finer grid in one direction. No message needs packing: planes come before ky.
+The Poisson bracket {a, f} = a_x f_y - a_y f_x of real fields, which are given by their resolved Fourier modes, is
+computed pseudo-spectrally on a finer grid (2/3 rule). In spectral space ky is split over the ranks. Every slice of f is
+redistributed as in the GKV plasma code: one all-to-all turns (some ky, all planes) into (all ky, some planes), each
+rank transforms its planes without further messages, and a second all-to-all brings the result back. Only resolved modes
+are sent; `FFT2.pointwise` sends both gradients, in one direction on the finer grid. No message needs packing, because
+planes come before ky.
 
-Two identities spare work:
+Two identities save work:
 
-* f_x + i f_y is one complex field, with a factor i (kx + i ky) on the modes of f, negative ky included:
-  a complex transform yields both gradients. With A = a_x + i a_y and F = f_x + i f_y the bracket is
-  Im(conj(A) F).
-* The brackets of two planes travel to Fourier space as real and imaginary part of one field.
+* f_x + i f_y is one complex field, whose modes are i (kx + i ky) times those of f, negative ky included: one complex
+  transform yields both gradients. With A = a_x + i a_y and F = f_x + i f_y the bracket is Im(conj(A) F).
+* The brackets of two planes are transformed to Fourier space as real and imaginary part of one field.
 
-Planes are paired by their number, and FFTW plans are for one pair and by default only estimated, the
-same in every process: results are the same to the last bit on any number of ranks.
+Planes are paired by their index. FFTW plans are for one pair and by default only estimated, hence the same in every
+process. So results are the same to the last bit on any number of ranks.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ class Bracket(Plan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on, see `Plan`: ky is split over its ranks. One of a runtime's
-        communicators may have some of the runtime's ranks only; the others then make and call a
-        plan of their own, of as many slices.
+        See `Plan`; ky is split over its ranks. If it is a communicator of some of a runtime's ranks only, the other
+        ranks must make and call a plan of their own, with as many slices.
     shape : (int, int, int, int)
         Global ``(slices, planes, nky, nkx)``: modes ky = 0 ... nky - 1 (the others follow from
         f(-k) = conj f(k)) and kx = -K ... K, ascending, nkx = 2 K + 1, in units of `spacing`. A
@@ -73,27 +71,26 @@ class Bracket(Plan):
         Points of the real-space grid in y and x, at least 3 K + 1 for modes up to K; by default
         the next lengths that FFTW is fast at.
     layout : ArrayLayout or dict, optional
-        How the arrays lie: here only the weights of the ranks can differ from the default. They decide about
-        ky outside of the exchanges and planes between them.
+        The layout of the arrays, in which only the weights of the ranks can differ from the default. They determine
+        each rank's share of ky outside of the exchanges, and of planes between them.
     settings : Settings or dict, optional
-        How a call runs, as far as it is not left to planning. What is left is chosen in the first
-        call, as programs of your own need none of it. `chunk` is 1. By default, `effort` is
-        "estimate": more may save a tenth, and gives other last bits in every process; `depth`, of a
-        mode that is named, is 8.
+        The settings of calls that are not left to planning. The others are chosen in the first call, because slice
+        programs of your own do not need them. `chunk` is 1. By default, `effort` is "estimate" (more effort may save a
+        tenth of the time, but gives other last bits in every process), and `depth` is 8 if `wait` is given.
     tuning : str, optional
-        A file that `tune` writes and later plans read, as of `FFT2`. All ranks of the runtime must have plans of one
-        shape then; where they have not, the environment's file is not used.
+        A file that `tune` writes and later plans read, see `FFT2`. All ranks of the runtime must then have plans of the
+        same shape; if they have not, the environment's file is not used.
     exchange : {None, "f4"}
-        ``"f4"``: modes travel in single precision, as of `FFT2`, in both exchanges of a call, and in `advect`.
+        ``"f4"``: modes are sent in single precision, see `FFT2`, in both exchanges of a call and in `advect`.
 
     Attributes
     ----------
     spectrum : ArraySpec
         The arrays of a batch's modes, C-contiguous: this rank's part, and ``empty()`` to make them.
     advecting : ArraySpec
-        The same for a, without slices.
+        The array of the modes of a, which has no slices.
     transform : Transform
-        What a call of the plan calls: its `settings`, `trials`, memory, `compute`, `communicate`.
+        The transform that a call of the plan calls, with `settings`, `trials`, `compute`, `communicate` and the memory.
     points : (int, int)
     rows : slice
         This rank's ky.
@@ -156,7 +153,7 @@ class Bracket(Plan):
                 or path_problem(path)
                 or (path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds))
                 or memory_problem(2 * local_nbytes(sizes, complex, self.comm.size))
-                or memory_problem(local_nbytes(integers(points or ()) or (), complex, 1))  # a plane, at least
+                or memory_problem(local_nbytes(integers(points or ()) or (), complex, 1))  # one plane at least
             )
             self.runtime.preflight(
                 problem,
@@ -192,14 +189,15 @@ class Bracket(Plan):
             self._place()
             self.transform = _transform(self)
             self._keep("bracket", self.transform, _transform)
-            # A runtime may have several of them, on a part of its ranks each: all measure if one does.
+            # A runtime may have several brackets, each on a part of its ranks: all measure if one does.
             if coordinator.maximum(int(self._measures)):
                 self._balanced()
 
     def on(self, comm: PlanComm) -> Bracket:
         """Make a bracket like this one on other ranks, for instance fewer, with the same settings (collective).
 
-        The settings are not searched again. Set its advecting field with `advect`. This plan may have lost ranks.
+        The settings are not searched again. Set the advecting field of the new plan with `advect`. This plan may have
+        lost ranks.
 
         Parameters
         ----------
@@ -228,7 +226,7 @@ class Bracket(Plan):
 
     def _place(self) -> None:
         slices, *modes = self.shape
-        # Planes stay in pairs, whose brackets travel to Fourier space together.
+        # Planes stay in pairs, whose brackets are transformed to Fourier space together.
         layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, multiples=(1, 2, 1, 1))
         source = SourceArray(layout, (1, *modes), (self.comm.rank,), np.dtype(complex), contiguous=True)
         self._stages = exchanging_stages(source, self.exchange)
@@ -258,20 +256,20 @@ class Bracket(Plan):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the advecting field's gradient on this rank, in bytes."""
+        """Return the memory of the advecting field's gradient on this rank, in bytes."""
         self._check_in_use()
         return self.transform.gradient.nbytes
 
     @property
     def nbytes_per_slot(self) -> int:
-        """Memory of one slot on this rank, in bytes."""
+        """Return the memory of one slot on this rank, in bytes."""
         self._check_in_use()
         return nbytes_of_buffers(self._stages)
 
     # ---- calls -----------------------------------------------------------------------------------
 
     def advect(self, a: np.ndarray) -> None:
-        """Set the advecting field a for all that follows (collective).
+        """Set the advecting field a for all later calls (collective).
 
         Parameters
         ----------
@@ -294,7 +292,7 @@ class Bracket(Plan):
         f : ndarray of complex
             This rank's modes, C-contiguous ``(slices, planes, my ky, nkx)``.
         out : ndarray, optional
-            Like `f`, where to put the brackets.
+            An array like `f` for the brackets.
 
         Returns
         -------
@@ -304,7 +302,7 @@ class Bracket(Plan):
         Raises
         ------
         InputError, SliceError
-            As of `Transform`.
+            See `Transform`.
         """
         return self.transform(f, out=out)
 
@@ -322,20 +320,20 @@ class Bracket(Plan):
         Returns
         -------
         Buffers
-            To be given to `apply`; make one for each slot of a pipeline.
+            To be passed to `apply`; make one for each slot of a pipeline.
         """
         self._check_in_use()
         return buffers(self._stages)
 
     async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool | None = None) -> None:
-        """Compute one slice's bracket in a slice program: await two all-to-alls, on one rank nothing; see `stagger`.
+        """Compute one slice's bracket in a slice program: await two all-to-alls (none on one rank); see `stagger`.
 
         Parameters
         ----------
         f, out : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
         buffers : Buffers
-            As `buffers` makes it.
+            Made by `buffers`.
         compute : bool, optional
             Deprecated. False: only exchange; use `operations` in a skeleton instead.
 
@@ -357,7 +355,7 @@ class Bracket(Plan):
                 step.execute(self.transform.scratch()[worker_index()])
 
     def operations(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> list[Operation]:
-        """Return what `apply` awaits, for a skeleton; the parameters are the same.
+        """Return the operations that `apply` awaits, for a skeleton; the parameters are those of `apply`.
 
         Parameters
         ----------
@@ -371,14 +369,14 @@ class Bracket(Plan):
         Raises
         ------
         InputError
-            As of `apply`.
+            See `apply`.
         """
         return [step.operation() for step in self._steps(f, out, buffers) if isinstance(step, Exchange)]
 
     def _steps(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> Iterator[Any]:
-        """Tell what one slice's bracket takes."""
+        """Yield the steps of one slice's bracket."""
         self._check_in_use()
-        # MPI reads and writes these where they are: what does not fit would be read beyond its end.
+        # MPI reads and writes these arrays directly; if one were too short, MPI would read or write beyond its end.
         if problem := self.advecting.problem(f, "f") or self.advecting.target_problem(out, "out"):
             raise InputError(problem)
         if not isinstance(buffers, Buffers):
@@ -405,21 +403,21 @@ def _transform(plan: Bracket) -> BracketTransform:
 
 
 def _disagreement(name: str, values: list[Any]) -> str | None:
-    """Say what is wrong with the values of all ranks, or None."""
+    """Return a text that lists the values of all ranks if they differ, or None."""
     if any(value != values[0] for value in values):
         return f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}"
     return None
 
 
 def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: Any) -> str | None:
-    """Say what is wrong with the arguments or the installation, or None."""
+    """Return what is wrong with the arguments or the installation, or None."""
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
         return (
             f"expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, received {shown(shape)}"
         )
     try:
         good = len(spacing) == 2 and all(step > 0 and isfinite(step) for step in spacing)
-    except Exception:  # of a user's object
+    except Exception:  # a user's object can raise anything
         good = False
     if not good:
         return f"expected spacing (dky, dkx) of two positive numbers, received {shown(spacing)}"
@@ -432,7 +430,7 @@ def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: An
 
 
 def _settings_problem(settings: Settings) -> str | None:
-    """Say what is wrong with the settings of a bracket, or None."""
+    """Return what is wrong with the settings of a bracket, or None."""
     if settings.chunk not in (None, 1):
         return (
             f"expected a chunk of 1 or None, as a slice of a Bracket is one message, received {shown(settings.chunk)}"

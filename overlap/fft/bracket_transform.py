@@ -1,8 +1,8 @@
-"""`BracketTransform`: the slice program of `Bracket`. Two exchanges with whole planes worked on in between.
+"""`BracketTransform`: the slice program of `Bracket`, two exchanges with work on whole planes in between.
 
 A slice goes from (some ky, all planes) to (all ky, some planes) and back, in two stages of the engine that transform
-nothing. Messages go straight from and to the user's arrays on the side where all planes are; a rank's own
-piece does not travel, and is read and written where it is.
+nothing. On the side where a rank has all planes, messages are sent from and received in the user's arrays directly. A
+rank's own piece is not sent; it is read and written in the user's arrays.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .transform import Progress, Transform
 
 
 def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage, ...]:
-    """Return the stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
+    """Return the stages from a slice's modes, split along ky, to whole planes, and back.
 
     Parameters
     ----------
     source : SourceArray
         Axes are (slice, plane, ky, kx); there is one slice.
     exchange : {None, "f4"}
-        How numbers travel; what is rounded is neither sent nor received where it lies.
+        The wire format. If numbers are rounded, messages are not sent from or received in the user's arrays.
 
     Returns
     -------
@@ -52,17 +52,18 @@ def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage,
 
 
 def buffers(stages: Sequence[Stage]) -> Buffers:
-    """Return the buffers of one slice: modes that other ranks hold, to be sent back, and received."""
+    """Make the buffers of one slice: for modes received from other ranks, and for results to be sent back."""
     return Buffers(*(zeros(size, stages[0].wire.dtype) for size in _lengths(stages)))
 
 
 def nbytes_of_buffers(stages: Sequence[Stage]) -> int:
-    """Tell how many bytes these have."""
+    """Return the bytes of these buffers."""
     return stages[0].wire.dtype.itemsize * sum(_lengths(stages))
 
 
 def _lengths(stages: Sequence[Stage]) -> tuple[int, int]:
-    """Elements to be sent, of either exchange, and received, of both; none where they lie in the user's arrays."""
+    """Return the lengths of the send buffer, shared by both exchanges, and of the receive buffer, for both; data that
+    are sent from or received in the user's arrays do not count."""
     there, back = (stage.message(ONE) for stage in stages)
     return max(there.send_size, back.send_size), there.receive_size + back.receive_size
 
@@ -74,15 +75,15 @@ class BracketTransform(Transform):
     ----------
     comm : AsyncComm
     stages : tuple of Stage
-        As `exchanging_stages` makes them.
+        Made by `exchanging_stages`.
     spectrum : ArraySpec
     points : (int, int)
     requested : Settings
-        Planned when the transform is called first: until then these are its `settings`.
+        The requested settings, which are completed in the first call; until then these are `settings`.
     make : callable
-        ``make(effort)`` gives the `PlaneBrackets` with an effort of FFTW's planning.
+        ``make(effort)`` makes the `PlaneBrackets` with an effort of FFTW's planning.
     choose : callable
-        ``choose(transform)`` configures it with settings for what was left open.
+        ``choose(transform)`` configures the transform with complete settings.
 
     Attributes
     ----------
@@ -132,7 +133,7 @@ class BracketTransform(Transform):
         return super()._call(what, arrays, out)
 
     def plan(self) -> None:
-        """Choose what was left open, the first time."""
+        """Choose, in the first call, the settings that were left open."""
         self.check_in_use()
         if self._pipelines is None:
             self._choose(self)
@@ -152,7 +153,7 @@ class BracketTransform(Transform):
         yield from self.steps_of_slice(f, out, self._slot_of(number))
 
     def steps_of_slice(self, f: ArrayReference, out: ArrayReference, slot: Buffers) -> Iterator[Any]:
-        """Tell what one slice's bracket takes, of located modes."""
+        """Yield the steps of one slice's bracket, for located modes."""
         kernels, wire = self._kernels, self._stages[0].wire
         there, back = kernels.messages
         if wire.rounds:
@@ -170,7 +171,7 @@ class BracketTransform(Transform):
             yield kernels.unpack(slot, out)
 
     async def take(self, a: np.ndarray, slot: Buffers) -> float:
-        """Take a slice of modes as the advecting field; returns the largest gradient here."""
+        """Take a slice of modes as the advecting field; return the largest gradient on this rank."""
         kernels, comm, wire, send = self._kernels, self._comm, self._stages[0].wire, a
         if wire.rounds:
             kernels.pack(slot, ArrayReference(a)).execute(self.scratch()[worker_index()])

@@ -22,8 +22,8 @@ from .transform import Transform
 
 Y, X = 1, 2  # axes of a batch of planes
 BLOCKS = ("rows", "planes")
-FEW = 8  # planes for each worker: their exchanges are hidden behind parts of themselves, if they are
-LARGE_NBYTES = 2**22  # bytes on each rank, at least
+FEW = 8  # fewer planes per worker are cut into parts, behind which exchanges are hidden, if the planes are large:
+LARGE_NBYTES = 2**22  # at least this many bytes on each rank
 
 
 class FFT2(FourierPlan):
@@ -36,7 +36,7 @@ class FFT2(FourierPlan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on, see `Plan`; all ranks of the runtime. For more workers than one:
+        See `Plan`; all ranks of the runtime. For several workers:
         ``with overlap.Runtime(comm, workers=4) as rt, overlap.FFT2(rt, shape) as plan``.
     shape : tuple of int
         Global shape in real space, ``(..., ny, nx)``; the leading axes are the batch.
@@ -50,9 +50,9 @@ class FFT2(FourierPlan):
         "dct1" to "dct4" and "dst1" to "dst4". By default FFTs. For real data the last axis with FFTs is "r2c" and any
         other one "c2c"; if no axis has FFTs, the spectrum is real. For complex data no axis is "r2c".
     layout : ArrayLayout or dict, optional
-        How the arrays lie: order of the spectrum's axes, weights of the ranks.
+        The layout of the arrays: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
-        How the transforms run: the way to wait, depth and so on. Planning chooses the settings that are not named. With
+        The way to wait, depth and so on. Planning chooses the settings that are not given. With
         ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is the reference, to the last bit,
         of all other ways.
     tuning : str, optional
@@ -60,7 +60,7 @@ class FFT2(FourierPlan):
         OVERLAP_TUNING names; ``""`` for none. An entry for this plan on this machine decides everything that `settings`
         leaves open, FFTW's plans included: a tuned plan is the same in every run.
     exchange : {None, "f4"}
-        ``"f4"``: numbers of a plan in double precision travel in single precision, in all its transforms. That halves
+        ``"f4"``: numbers of a plan in double precision are sent in single precision, in all its transforms. That halves
         the bytes, and rounds every number of an exchange, also those that stay on their rank, by 6e-8 of itself at
         most. A finite number beyond 3.4e38 is a `SliceError` on all ranks; NaN and infinity pass. On one rank nothing
         is exchanged, and nothing rounded.
@@ -103,9 +103,7 @@ class FFT2(FourierPlan):
         return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]
 
     def _by_plane(self, planes: int) -> bool:
-        """Tell whether messages are of whole planes: there are enough of them to hide one behind others, or they are
-        small.
-        """
+        """Return whether messages contain whole planes: enough to hide one behind others, or small ones."""
         nbytes = float(np.prod(self._fine)) * self._modes_dtype.itemsize / self.comm.size
         alone = self.comm.size == 1 and self.runtime.workers == 1
         few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
@@ -140,11 +138,11 @@ class FFT2(FourierPlan):
         function : callable
             ``function(*fields)`` with some rows of real-space planes, each ``(rows, nx)`` (of the finer grid with
             `dealias`), read-only by convention; returns as many rows of one plane, or of `outputs` planes as a tuple.
-            If it has a parameter ``out``, it is given the rows (or tuple of them) to fill instead; if it has a
-            parameter ``index``, the slice's index in the batch; if ``rows``, which of this rank's rows these are, a
-            slice. The `shared` fields cannot be written to. All fields lie in buffers that the next call reuses: copy
-            what you keep. A function compiled by `numba.njit` runs without Python and without the GIL if it fills
-            ``out`` and returns nothing, or has no ``out``.
+            If the function has a parameter ``out``, it receives the rows (or a tuple of them) to fill instead; with a
+            parameter ``index`` it receives the slice's index in the batch; with ``rows``, a slice that tells which of
+            this rank's rows these are. The `shared` fields cannot be written to. All fields lie in buffers that the
+            next call reuses: copy what you keep. A function compiled by `numba.njit` runs without Python and without
+            the GIL if it fills ``out`` and returns nothing, or has no ``out``.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
@@ -152,12 +150,11 @@ class FFT2(FourierPlan):
             The last `shared` inputs have no batch axes: they are transformed once per call and
             given to all slices.
         dealias : {None, "3/2"} or (int, int)
-            ``"3/2"``: real space has ceil(3 n / 2) points per direction, so that products of two
-            resolved fields are exact in the resolved modes; only those are exchanged. Or the points
-            ``(ny, nx)`` themselves, where others are faster. The Nyquist modes of even n count as not
-            resolved: they are dropped.
+            ``"3/2"``: real space has ceil(3 n / 2) points per direction, so that products of two resolved fields are
+            exact in the resolved modes; only these are exchanged. Or the numbers of points ``(ny, nx)``, if others are
+            faster. The Nyquist modes of even n count as not resolved and are dropped.
         blocks : {"rows", "planes"}
-            ``"planes"``: the function is given all this rank's rows of one slice, ``(ny_local, nx)``. Functions need
+            ``"planes"``: the function receives all of this rank's rows of one slice, ``(ny_local, nx)``. Functions need
             this if they read other points than the one that they compute. Other functions are faster on blocks that
             stay in the cache: some rows of a large plane, or, for functions without `shared` fields, ``index`` and
             ``rows``, those of several small planes.

@@ -21,15 +21,15 @@ Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
 class FFT3(FourierPlan):
     """A plan for 3-D FFTs of the last three axes of arrays ``(..., nz, ny, nx)`` over MPI ranks.
 
-    The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x
-    over P and y over Q (Takahashi's volumetric FFT); with P or Q of 1 these are slabs, with one
-    exchange instead of two. Shares are even, the first ranks with one more, or go by the layout's
-    weights, and ranks may hold nothing. Making, calling and closing a plan is collective.
+    The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x over P and y over Q
+    (Takahashi's volumetric FFT); with P or Q of 1 these are slabs, with one exchange instead of two. Shares are even
+    (the first ranks hold one more if the length is not divisible), or follow the layout's weights. A rank may hold
+    nothing. Making, calling and closing a plan is collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on, see `Plan`; all ranks of the runtime. For more workers than one:
+        See `Plan`; all ranks of the runtime. For several workers:
         ``with overlap.Runtime(comm, workers=4) as rt, overlap.FFT3(rt, shape) as plan``.
     shape : tuple of int
         Global shape ``(..., nz, ny, nx)`` of the resolved grid; the leading axes are the batch.
@@ -39,19 +39,20 @@ class FFT3(FourierPlan):
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
-        What is transformed along z, y and x, as for `FFT2`: ``("dct2", "c2c", "r2c")``.
+        The transforms along z, y and x, as for `FFT2`: ``("dct2", "c2c", "r2c")``.
     layout : ArrayLayout or dict, optional
-        How the arrays lie: process grid, order of the spectrum's axes and how they are split, de-aliasing, weights of
-        the ranks. If no grid is named, equation (7) of the volumetric FFT chooses it, from latency and bandwidth of
-        `comm`. If the formula finds a slab and a pencil almost equally fast, an effort of "measure" or "patient"
-        compares their forward transforms. Plans of one shape and runtime then have the same grid.
+        The layout of the arrays: process grid, order of the spectrum's axes and their distribution, de-aliasing,
+        weights of the ranks. If no grid is named, equation (7) of the volumetric FFT chooses it, from latency and
+        bandwidth of `comm`. If the formula finds a slab and a pencil almost equally fast, an effort of "measure" or
+        "patient" compares their forward transforms. Plans of one shape and runtime then have the same grid.
     settings : Settings or dict, optional
-        How the transforms run, as for `FFT2`.
+        See `FFT2`.
     tuning : str, optional
         A file that `tune` writes and later plans read, as for `FFT2`. If no grid is named, the plan takes the tuned
         one.
     exchange : {None, "f4"}
-        ``"f4"``: numbers travel in single precision, as for `FFT2`. A grid with P > 1 and Q > 1 rounds twice.
+        ``"f4"``: numbers are sent in single precision, as for `FFT2`. On a grid with P > 1 and Q > 1 they are rounded
+        twice.
 
     Attributes
     ----------
@@ -89,7 +90,7 @@ class FFT3(FourierPlan):
         return self.grid
 
     def _fastest_grid(self) -> tuple[int, int]:
-        """Return the grid that the model finds, or where it can't tell, a measurement."""
+        """Return the grid that the model prefers or, if two grids are too close, the measured best one."""
         chosen = self.runtime.cache.setdefault("grids", {})
         requested = Settings(self._requested.wait, effort=self._requested.effort)
         key = self._shape, self._dtype, self._kinds, self._layout, requested.effort, self.exchange
@@ -142,12 +143,11 @@ class FFT3(FourierPlan):
         Parameters
         ----------
         function : callable
-            ``function(*fields)`` with this rank's real-space fields of one entry, each ``(nz_local,
-            ny_local, nx)`` (of the finer grid with `dealias`), read-only by convention; returns one
-            field, or a tuple of `outputs` fields. If it has a parameter ``out``, it is given the
-            field (or tuple of fields) to fill instead; if it has a parameter ``index``, the
-            entry's index in the batch. The `shared` fields cannot be written to. All fields lie in buffers that the
-            next call uses again: copy what you keep.
+            ``function(*fields)`` with this rank's real-space fields of one entry, each ``(nz_local, ny_local, nx)`` (of
+            the finer grid with `dealias`), read-only by convention; returns one field, or a tuple of `outputs` fields.
+            If the function has a parameter ``out``, it receives the field (or a tuple of fields) to fill instead; with
+            a parameter ``index`` it receives the entry's index in the batch. The `shared` fields cannot be written to.
+            All fields lie in buffers that the next call reuses: copy what you keep.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
@@ -155,8 +155,7 @@ class FFT3(FourierPlan):
             The last `shared` inputs have no batch axes: they are transformed once per call and
             given to all entries.
         dealias : {None, "3/2"} or (int, int, int)
-            As of `FFT2.pointwise`, for these fields alone. A plan that de-aliases does it here
-            as well.
+            See `FFT2.pointwise`; for these fields alone. A plan that de-aliases does so here, too.
 
         Returns
         -------
@@ -167,7 +166,7 @@ class FFT3(FourierPlan):
 
 
 def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> list[Any]:
-    """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+    """Return the route from real space to the spectrum, or back, in the form of `arrays.stages`."""
     over = AxisSwap(Y, X), AxisSwap(Z, Y)
     steps: list[Any] = [(X,), over[0], (Y,), over[1], (Z,)]
     if restore:
@@ -182,11 +181,11 @@ def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> l
     if forward or (restore and len(route) > 1):
         return route if len(route) > 1 else [(X, Y), None, (Z,)]
     if route[0] == (Z,) and route[1:] == [over[1].reversed(), (Y, X)] and not real:
-        return [(X, Z), route[1], (Y,)]  # what waits is made in the target, and may be exchanged late
+        return [(X, Z), route[1], (Y,)]  # the trailing axis is transformed in the target, and its units may be late
     if len(route) == 1:
         return [(Z,), None, (Y, X)] if real else [(X, Y), None, (Z,)]
     if route[0] == (Z, Y):
-        if real:  # x comes last, and z can't be cut along while it is transformed
+        if real:  # x is transformed last, and a stage that transforms z cannot be cut along z
             return [(Z,), None, (Y,), *route[1:]]
         return [(Y,), route[1], (X, Z)]
     return route

@@ -41,7 +41,7 @@ class FFTN(FourierPlan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on, see `Plan`; all ranks of the runtime.
+        See `Plan`; all ranks of the runtime.
     shape : tuple of int
         Global shape in real space.
     dtype : dtype
@@ -60,14 +60,14 @@ class FFTN(FourierPlan):
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
-        What is made along each of `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split
-        has FFTs.
+        The transforms along `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split has
+        FFTs.
     layout : ArrayLayout or dict, optional
         The process grid, `restore`, and shares of the ranks; `modes`, a number for each of `axes`.
-        ``order="transposed"`` leaves modes of an axis that stays split as they come: those 0, r, 2 r, ... first, then
-        1, r + 1, ...; `wavenumbers` has them. On one rank both orders are the natural one.
+        ``order="transposed"`` leaves modes of an axis that stays split in the order of the transform: 0, r, 2 r, ...
+        first, then 1, r + 1, ...; see `wavenumbers`. On one rank both orders are the natural one.
     settings, tuning, exchange
-        As for `FFT2`.
+        See `FFT2`.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class FFTN(FourierPlan):
                     return f"expected all {length} modes along axis {axis}, which stays split, received modes={modes}"
             elif len(chosen) == count and kinds[axis] != "c2c":
                 return f"expected FFTs along axis {axis}, which stays split over {size} ranks, received {kinds[axis]!r}"
-            elif len(chosen) == count:  # nothing else is there to be split
+            elif len(chosen) == count:  # no other axis can be split
                 return (
                     f"expected axis {axis}, which stays split over {size} ranks, to have a length that is a product of "
                     f"two numbers of at least {size}, received {length}; the next ones that will do are "
@@ -199,7 +199,8 @@ class FFTN(FourierPlan):
         self.grid: tuple[int, ...] = self._layout.grid or self._even_grid(self.split)
         parts = [self._factors.get(axis, (length,)) for axis, length in enumerate(self._points)]
         self._cut = tuple(length for part in parts for length in part)
-        self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]  # of every axis, after the batch
+        # Index of every axis, after the batch.
+        self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]
         return self.grid
 
     def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -226,7 +227,7 @@ class FFTN(FourierPlan):
     def _place(self) -> None:
         splits: list[int | None] = [None] * (len(self._cut) + 1)
         for dimension, axis in enumerate(self.split):
-            if self._grid[dimension] > 1 or len(self._grid) == 1:  # as of `FFT3`
+            if self._grid[dimension] > 1 or len(self._grid) == 1:  # as in `FFT3`
                 splits[self._at[axis]] = dimension
         self._here = Layout(tuple(splits), self._grid, self._weights)
         whole, apart = (
@@ -315,8 +316,8 @@ class FFTN(FourierPlan):
         Parameters
         ----------
         function : callable
-            ``function(*arrays)`` with this rank's parts in real space, read-only by convention; returns one, or a tuple
-            of `outputs`. If it has a parameter ``out``, it is given what to fill instead.
+            ``function(*arrays)`` with this rank's parts in real space, read-only by convention; returns one array, or a
+            tuple of `outputs` arrays. If the function has a parameter ``out``, it receives the arrays to fill instead.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
@@ -347,12 +348,12 @@ class FFTN(FourierPlan):
 
 
 def _places(axes: Any, count: int) -> tuple[int, ...] | None:
-    """Return one axis, or several, as of `axes_of_array`."""
+    """Return one axis or several as a tuple, see `axes_of_array`."""
     return axes_of_array((axes,) if integers((axes,)) else axes, count)
 
 
 def _squarest(size: int) -> tuple[int, int]:
-    """Return the grid of so many ranks that is as square as possible."""
+    """Return the grid of `size` ranks that is as square as possible."""
     short = max(each for each in range(1, isqrt(size) + 1) if size % each == 0)
     return size // short, short
 
@@ -370,10 +371,10 @@ def staying_split(lengths: Sequence[int], wanted: Any, split: Sequence[int], gri
 def _route(
     wanted: Sequence[int], apart: Sequence[int], here: Layout, restore: bool, transposed: bool
 ) -> tuple[Route, Layout]:
-    """Return the forward route, as `arrays.stages` wants it, and the layout at its end.
+    """Return the forward route, in the form of `arrays.stages`, and the layout at its end.
 
-    Axes that are whole are transformed first, then those that stay split, as two axes each. Of the others, each becomes
-    whole in an exchange, and the axis that was transformed before is split instead.
+    Whole axes are transformed first, then those that stay split, as two axes each. Each of the others becomes whole in
+    an exchange, by which the axis that was transformed before is split instead.
     """
     axes = wanted[::-1]
     split = [axis for axis in axes if here.splits[axis] is not None] if prod(here.grid) > 1 else []

@@ -1,9 +1,9 @@
 """`FieldPointwise`: spectral fields to real space, the user's function, and back, as one pipeline.
 
-For every entry of the batch there are the tasks of its inputs' transform, one slice for the function,
-and the tasks of its outputs' transform. The function waits for all slices before its own, and the way
-back for the function; the next entry's inputs wait for neither until they store (see `engine.tasks`: what
-a slice does after its operation comes after all that earlier slices do before theirs).
+Every entry of the batch has the tasks of its inputs' transform, one slice for the function, and the tasks of its
+outputs' transform. The function waits for all earlier slices, and the transform back waits for the function. The next
+entry's inputs wait for neither until they store (see `engine.tasks`: the work of a slice after its operation follows
+everything that earlier slices do before theirs).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Step:
     ----------
     stage : {"share", "back", "apply", "forth"}
     entry : int
-        Its number in the batch.
+        Its index in the batch.
     first : int
         The slice with which the stage begins.
     task : Task or None
@@ -62,15 +62,15 @@ class FieldPointwise(Fields):
     comms : sequence of AsyncComm
     function : Function
     make : callable
-        ``make(effort)`` gives the staged transforms with an effort of FFTW's planning: to real space, and back.
+        ``make(effort)`` makes the staged transforms, to real space and back, with an effort of FFTW's planning.
     effort : str or None
-        That which was requested.
+        The requested effort of FFTW's planning.
     spectra : tuple of ArraySpec
-        What inputs and outputs are, and what shared inputs are.
+        The arrays of inputs and outputs, and those of shared inputs.
     real : ArraySpec
-        What a field is in real space.
+        The arrays of fields in real space.
     scales : tuple of float
-        To real space, and back.
+        Factors of the transforms to real space, and back.
     """
 
     _held = (*Fields._held, "_given", "_shared", "_results", "_made", "_make", "_back", "_forth")
@@ -100,7 +100,7 @@ class FieldPointwise(Fields):
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
         self._results = [zeros(local, dtype) for _ in range(function.outputs if function.takes_out else 0)]
-        self._made: list[np.ndarray] = []  # what the function has returned, for the entry under way
+        self._made: list[np.ndarray] = []  # results of the function for the current entry
 
     def kernels_of(self, settings: Settings) -> tuple[StagedTransform, ...]:
         return self._make(settings.effort)
@@ -128,7 +128,7 @@ class FieldPointwise(Fields):
         return self._back, self._forth
 
     def describe(self) -> str:
-        """Return what was chosen and what it costs, as text."""
+        """Return the settings and the memory that they take, as text."""
         self.check_in_use()
         own = sum(field.nbytes for fields in (self._given, self._shared, self._results) for field in fields)
         work = self._back.nbytes + self._forth.nbytes
@@ -142,7 +142,7 @@ class FieldPointwise(Fields):
 
     def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
         schedule, addresses = super().prepare(inputs, outputs)
-        addresses.extend([0] * len(outputs))  # of what the function returns
+        addresses.extend([0] * len(outputs))  # addresses of the arrays that the function returns
         return schedule, addresses
 
     def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
@@ -169,7 +169,7 @@ class FieldPointwise(Fields):
             yield self._steps(step, self._slot_of(number), on_the_way)
 
     def _located(self, fields: Sequence[ArrayReference]) -> list[ArrayReference]:
-        """Return fields in real space as transforms see them."""
+        """Return fields in real space with the order of axes of the transforms."""
         return natural_parts(fields, [self._real] * len(fields))
 
     def _steps(self, step: Step, slot: Buffers, arrays: dict[str, Any]) -> Iterator[Any]:
@@ -189,13 +189,13 @@ class FieldPointwise(Fields):
             )
 
     def _apply(self, entry: int, addresses: array[int]) -> None:
-        """Call the user's function for one entry; what it returns goes the way back from where it lies."""
+        """Call the user's function for one entry; its results are transformed back from the arrays that it returns."""
         fields, shared = [field[0] for field in self._given], [field[0] for field in self._shared]
-        if self.planning:  # the function may not bear zeros, or may count its calls
+        if self.planning:  # the user's function might fail for zeros, or count its calls
             results: Sequence[np.ndarray] = [fields[0] * fields[-1]] * len(self.outputs)
         else:
             results = self._function(fields, shared, [result[0] for result in self._results], self._batch, entry)
-        # Of the type that the compiled code reads; complex numbers for real ones are refused.
+        # Converted to the type that compiled code reads; complex numbers are rejected if real ones are expected.
         kind = self._given[0].dtype
         self._made = [np.asarray(result).astype(kind, casting="same_kind", copy=False) for result in results]
         for place, result in enumerate(self._made):

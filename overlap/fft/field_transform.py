@@ -22,8 +22,8 @@ from .planning.settings import Settings
 from .transform import Transform, natural_parts, targets_fit
 
 TRIAL_FIELDS = 3
-LOCAL_NBYTES = 2**24  # of a rank's arrays: longer calls do not feel what a pipeline costs
-SHARED_NBYTES = 2**20  # and where other workers would be woken: then these are worth it
+LOCAL_NBYTES = 2**24  # of a rank's arrays: for larger ones the cost of a pipeline is negligible
+SHARED_NBYTES = 2**20  # the same if other workers can share the work
 
 
 class Fields(Transform):
@@ -37,15 +37,15 @@ class Fields(Transform):
     units : int
         Units of one field, in all stages.
     fields : int
-        How many of them come one after the other.
+        Number of fields, one after the other.
 
     Attributes
     ----------
     units : int
     can_be_late : bool
-        Whether `Settings.late` means anything.
+        Whether `Settings.late` has an effect.
     replans : bool
-        Whether `Settings.effort` does, once it is made.
+        Whether `Settings.effort` has an effect after the transform has been made.
     """
 
     can_be_late = False
@@ -59,21 +59,21 @@ class Fields(Transform):
         self._comms = comms
 
     def trial_fields(self) -> int:
-        """Fields of a measured planning run: enough to see how they follow each other."""
+        """Return the number of fields of a measured run, enough to include the overlap of successive fields."""
         return min(self._entries, TRIAL_FIELDS)
 
     def staged_transforms(self) -> tuple[StagedTransform, ...]:
-        """Return the staged transforms that its tasks are of."""
+        """Return the staged transforms of the transform's tasks."""
         raise NotImplementedError
 
     def nbytes_per_slice(self) -> int:
-        """Bytes this rank sends per unit, on average."""
+        """Return the bytes that this rank sends per unit, on average."""
         nbytes = sum(message.nbytes_sent for staged in self.staged_transforms() for message in staged.messages(1))
         units = sum(staged.units for staged in self.staged_transforms())
         return -(-nbytes // max(1, units))
 
     def message_nbytes(self, chunk: int) -> int:
-        """Bytes of the largest piece that leaves this rank."""
+        """Return the bytes of the largest piece that this rank sends."""
         return max(
             max(message.counts_sent) * message.wire.dtype.itemsize
             for staged in self.staged_transforms()
@@ -81,14 +81,14 @@ class Fields(Transform):
         )
 
     def slot_nbytes(self, chunk: int) -> int:
-        """Bytes of one slot's buffers, at least 1."""
+        """Return the bytes of one slot's buffers, at least 1."""
         return max(1, sum(self._buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
 
     def _buffer_lengths(self, chunk: int) -> list[int]:
         return [max(lengths) for lengths in zip(*(staged.buffer_lengths(chunk) for staged in self.staged_transforms()))]
 
     def make_pipelines(self, tasks: Sequence[Any]) -> None:
-        """Return the pipelines of some tasks, and slots for any of their messages."""
+        """Make the pipelines of some tasks, with slots for any of their messages."""
         depth = max(1, min(self.settings.depth or 1, len(tasks)))
         self._make_pipelines(
             tasks,
@@ -97,7 +97,7 @@ class Fields(Transform):
 
 
 class FieldTransform(Fields):
-    """A transform of fields along one way, from real space to the spectrum or back.
+    """A transform of fields in one direction, from real space to the spectrum or back.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class FieldTransform(Fields):
     source, target : ArraySpec
     scale : float
     make : callable, optional
-        ``make(effort)`` gives the staged transform of another effort of FFTW's planning.
+        ``make(effort)`` makes the staged transform with another effort of FFTW's planning.
     """
 
     _held = (*Transform._held, "_staged", "_make", "_own_workspace")
@@ -128,19 +128,19 @@ class FieldTransform(Fields):
         self.exchange_dtype = staged.wire.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
-        self._own_workspace: Any = None  # on one rank: the same with memory of its own, and its schedules
+        self._own_workspace: Any = None  # on one rank: a copy with its own memory, and its schedules
         self._scale = scale
 
     @property
     def scale(self) -> float:
-        """Tell what the source is multiplied with."""
+        """Return the factor of the source."""
         return self._scale
 
     @scale.setter
     def scale(self, scale: float) -> None:
         if scale != self._scale:
             self._scale = scale
-            self._bound.forget()  # what was recorded with the other one
+            self._bound.forget()  # calls that were recorded with the old factor
             self._schedules.clear()
             self._own_workspace = None
 
@@ -176,7 +176,7 @@ class FieldTransform(Fields):
         inputs: Sequence[ArrayReference],
         outputs: Sequence[ArrayReference],
     ) -> Iterator[Iterable[Any]]:
-        """Yield the steps of every task, of a staged transform on slots of its own."""
+        """Yield the steps of every task of a staged transform, on the given slots."""
         (source,), (target,) = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         arrays = staged.arrays(*([side.part(field) for field in staged.split(side.array)] for side in (source, target)))
         for number, task in enumerate(self._parts):
@@ -197,10 +197,10 @@ class FieldTransform(Fields):
         except Exception:
             if alone:
                 raise
-            return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
+            return None  # a failure here on one rank only is reported to all by the pipeline's call
 
     def _schedule_in_own_workspace(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
-        """As `_recorded`, with work memory that no pipeline uses: one of another thread may be running."""
+        """Return a schedule with work memory of its own, because another thread's pipeline may be running."""
         if self._own_workspace is None:
             staged = self._staged.with_own_workspace()
             lengths = staged.buffer_lengths(self.settings.chunk or 1)
@@ -210,7 +210,7 @@ class FieldTransform(Fields):
         return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
 
     def _is_short(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> bool:
-        """Tell whether what a pipeline costs is felt in a call."""
+        """Return whether the cost of a pipeline matters for a call."""
         return (
             0 not in (inputs[0].size, outputs[0].size)
             and targets_fit(outputs, self.outputs)
@@ -219,7 +219,7 @@ class FieldTransform(Fields):
 
 
 class BatchTransform(FieldTransform):
-    """A transform of a batch of planes: its units are planes."""
+    """A transform of a batch of planes, which are its units."""
 
     candidates = PlaneCandidates
 
@@ -228,5 +228,5 @@ class BatchTransform(FieldTransform):
         self._entries = self.slices
 
     def nbytes_per_slice(self) -> int:
-        """Bytes this rank sends per plane."""
+        """Return the bytes that this rank sends per plane."""
         return self._staged.message_nbytes()

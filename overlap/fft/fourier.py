@@ -1,4 +1,4 @@
-"""`FourierPlan`: what `FFT2`, `FFT3` and `FFTN` have in common, which differ in the axes that they transform."""
+"""`FourierPlan`: the base class of `FFT2`, `FFT3` and `FFTN`, which differ in the axes that they transform."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from .transform import Transform
 class FourierPlan(Plan):
     """Base of `FFT2`, `FFT3` and `FFTN`: a forward and a backward transform of all points of a grid.
 
-    A subclass says which axes these are, checks the layout, chooses the process grid and knows the routes between real
-    space and the spectrum.
+    A subclass defines the transformed axes, checks the layout, chooses the process grid and defines the routes between
+    real space and the spectrum.
     """
 
     real: ArraySpec
     forward: Transform
     backward: Transform
-    _names: tuple[str, ...]  # of the lengths of the axes
+    _names: tuple[str, ...]  # names of the axes' lengths
     _memory: PlanCache
     _kinds: tuple[str, ...]
 
@@ -119,7 +119,7 @@ class FourierPlan(Plan):
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
             self._norm, self._kinds, self.exchange = norm, of_axes, exchange
             self._batch = self._shape[:-count]
-            # Points whose modes arrays have, of the plan's grid in real space, and of which numbers are those.
+            # Points of the modes in arrays, of the plan's grid in real space, and of the transforms.
             self._all_points = self._points = all_points
             if arrays.modes:
                 self._points = _spread(arrays.modes, places, all_points)
@@ -160,10 +160,10 @@ class FourierPlan(Plan):
                 self._balanced()
 
     def on(self, runtime: Runtime) -> Self:
-        """Make a plan like this one on another runtime, of fewer ranks for one, with the same settings (collective).
+        """Make a plan like this one on another runtime, such as of fewer ranks, with the same settings (collective).
 
-        Nothing is searched for: settings are those of `forward`, and those of the layout but for its grid, weights and
-        shares, which belong to the ranks. This plan may have lost ranks.
+        Nothing is searched for: the settings are those of `forward`, and the layout is the same except for grid,
+        weights and shares, which belong to the ranks. This plan may have lost ranks.
 
         Raises
         ------
@@ -187,11 +187,11 @@ class FourierPlan(Plan):
 
     @property
     def _walls(self) -> list[str]:
-        """Names of the lengths of axes with a cosine or sine transform."""
+        """Return the names of the lengths of axes with a cosine or sine transform."""
         return [name for name, kind in zip(self._names, self._kinds) if kind in REAL_KINDS]
 
     def _in_kinds(self) -> str:
-        """Return the kinds as text, where one is not a Fourier transform."""
+        """Return the kinds as text, if one of them is not a Fourier transform."""
         return f" ({' x '.join(self._kinds)})" if self._walls else ""
 
     @property
@@ -210,12 +210,12 @@ class FourierPlan(Plan):
         self._place_arrays(self._batch)
 
     def _place_arrays(self, batch: Sequence[int]) -> None:
-        """Find the arrays of both sides, of some batch axes, with the shares that are given.
+        """Set the arrays of both sides for some batch axes, with the given shares.
 
         Raises
         ------
         InputError
-            These do not fit: the same on all ranks.
+            The shares do not fit; the same on all ranks.
         """
         found: dict[tuple[int, int], tuple[int, ...]] = {}
         for side, layout, spec in zip(SIDES, (self._here, self._there), self._specs(batch)):
@@ -242,21 +242,21 @@ class FourierPlan(Plan):
         self.real, self.spectrum = self._specs(batch)
 
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
-        """Return, for every axis of an array, the axis of its layout that is split, and how much an index of it is."""
+        """Return, for every split axis of an array, the axis of its layout, and the elements for one index of it."""
         return [(axis, 1) for axis in self._order(spectral)]
 
     def _order(self, spectral: bool) -> tuple[int, ...]:
-        """Return the axes of an array in the order in which they lie in it, counted with the batch's."""
+        """Return the axes of an array in the order of memory, counted with those of the batch."""
         turned = spectral and self._transposed
         return self._axes[1:] + self._axes[:1] if turned else self._axes
 
     def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
-        """Return the array specs of real space and of the spectrum, for some batch axes, by default on its grid."""
+        """Return the specs of real space and of the spectrum for some batch axes, by default on the plan's grid."""
         lines = self._lines(fine or self._fine)
         return self._spec(batch, self._here, lines, False), self._spec(batch, self._there, lines, True)
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
-        """Return the `Axis` of every transformed axis, on a grid of so many points."""
+        """Return the `Axis` of every transformed axis, on a grid of `fine` points."""
         return axes_of(self._axes, self._points, fine, self._kinds, self._norm)
 
     def _lengths(self, lines: dict[int, Axis], spectral: bool) -> dict[int, int]:
@@ -304,10 +304,10 @@ class FourierPlan(Plan):
     def _staged_of(
         self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
     ) -> Callable[[str | None], StagedTransform]:
-        """Return a function of FFTW's effort: the staged transform of so many planes or fields of a grid.
+        """Return a function that makes the staged transform of `batch` planes or fields for an effort of FFTW.
 
-        Messages are of whole planes where `joined` is None. Else it tells whether small fields are transformed
-        together, or one by one, as whoever takes each by itself needs them.
+        If `joined` is None, messages contain whole planes. Otherwise it tells whether small fields are transformed
+        together, or one by one for callers that use each of them alone.
         """
         axes = self._lines(fine)
 
@@ -329,7 +329,7 @@ class FourierPlan(Plan):
         return make
 
     def _source(self, forward: bool, axes: dict[int, Axis], batch: int) -> SourceArray:
-        """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
+        """Return the source of a transform: `batch` entries of the batch, on the grid of these `Axis`."""
         shape = batch, *self._lengths(axes, not forward).values()
         return SourceArray(
             self._here if forward else self._there,
@@ -339,7 +339,7 @@ class FourierPlan(Plan):
         )
 
     def _add(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
-        """Plan a new transform."""
+        """Plan a new transform and keep it."""
         self._keep(name, transform, make)
         self._choose(name, transform)
 
@@ -352,7 +352,7 @@ class FourierPlan(Plan):
         problem: str | None = None,
         **agreed: Any,
     ) -> Any:
-        """Return the transform of a function of so many inputs, outputs and shared inputs, or a decorator."""
+        """Return the transform of a function with these counts of inputs, outputs and shared inputs, or a decorator."""
         self._check_in_use()
         if function is None:
             return lambda function: self._act(function, counts, dealias, *options, problem=problem, **agreed)
@@ -380,7 +380,7 @@ class FourierPlan(Plan):
             return transform
 
     def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
-        """Return the transform of a function on a grid of so many points: whole fields, one after the other."""
+        """Return the transform of a function on a grid of `fine` points: whole fields, one after the other."""
         makes = (
             self._staged_of(False, fine, max(function.inputs, function.shared), False, True),
             self._staged_of(True, fine, function.outputs, False),
@@ -428,7 +428,7 @@ class FourierPlan(Plan):
         lengths : float or sequence of float, optional
             Lengths of the box, one for each transformed axis or one for all; 2 pi by default.
         dealias : {"3/2", None} or tuple of int
-            How products are made, see `pointwise`.
+            De-aliasing of products, see `pointwise`.
 
         Returns
         -------
@@ -469,7 +469,7 @@ class FourierPlan(Plan):
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
 
     def _operators_problem(self) -> str | None:
-        """Say why the plan has no operators, or None."""
+        """Return why the plan has no operators, or None."""
         scaled = [kind for kind in self._kinds if kind in REAL_KINDS and REAL_KINDS[kind].before]
         if not scaled or self._norm != "ortho":
             return None
@@ -483,11 +483,11 @@ class FourierPlan(Plan):
         return {}
 
     def _transformed_axes(self) -> tuple[int, ...]:
-        """Return the places, among the axes that do not belong to the batch, of those that are transformed."""
+        """Return the indices of the transformed axes among those that do not belong to the batch."""
         return tuple(range(len(self._names)))
 
     def _grid_problem(self, layout: ArrayLayout, kinds: tuple[str, ...]) -> str | None:
-        """Say what is wrong with a layout's process grid, for transforms of some kinds, or None."""
+        """Return what is wrong with a layout's process grid, for transforms of some kinds, or None."""
         raise NotImplementedError
 
     def _choose_grid(self) -> tuple[int, ...]:
@@ -495,11 +495,11 @@ class FourierPlan(Plan):
         raise NotImplementedError
 
     def _route(self, forward: bool) -> list[Any]:
-        """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+        """Return the route from real space to the spectrum, or back, in the form of `arrays.stages`."""
         raise NotImplementedError
 
     def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the points of the transforms, of the lengths in the shape."""
+        """Return the points of the transforms, given the lengths in the shape."""
         return lengths
 
     def _turned(self) -> int | None:
@@ -507,7 +507,7 @@ class FourierPlan(Plan):
         return self._axes[0] if self._transposed else None
 
     def _by_plane(self, planes: int) -> bool:
-        """Tell whether messages are of whole planes."""
+        """Return whether messages contain whole planes."""
         return False
 
 
@@ -515,13 +515,13 @@ T = TypeVar("T")
 
 
 def _spread(values: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
-    """Return values of all axes: those of the axes at some places, and what the others have."""
+    """Return values for all axes: `values` for the axes in `places`, those of `others` for the rest."""
     found = dict(zip(places, values))
     return tuple(found.get(place, other) for place, other in enumerate(others))
 
 
 def mode_numbers(kind: str, points: int) -> np.ndarray:
-    """Return the waves that lie in the box, for every mode of an axis of so many points."""
+    """Return the number of waves in the box for every mode of an axis of `points` points."""
     if kind in REAL_KINDS:
         return (REAL_KINDS[kind].first_mode + np.arange(points)) / 2
     return (np.fft.rfftfreq if kind == "r2c" else np.fft.fftfreq)(points, 1 / points)

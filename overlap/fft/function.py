@@ -1,4 +1,4 @@
-"""The user's function of real-space planes or fields: what it asks for, and how it is called."""
+"""The user's function of real-space planes or fields: its parameters and its calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from .arguments import integers
 from .engine.kinds import REAL_KINDS
 
-SPECIAL = ("out", "index", "rows")  # parameters that are no fields
+SPECIAL = ("out", "index", "rows")  # parameters that are not fields
 
 Dealias = str | Sequence[int] | None
 
 
 def fine_points(points: Sequence[int], dealias: Dealias) -> tuple[int, ...]:
-    """Points of the real-space grid, per direction, of a good `dealias`; see `FFT2.pointwise`."""
+    """Return the points of the real-space grid per direction, for a valid `dealias`; see `FFT2.pointwise`."""
     if dealias is None:
         return tuple(points)
     if isinstance(dealias, str):
@@ -28,7 +28,7 @@ def fine_points(points: Sequence[int], dealias: Dealias) -> tuple[int, ...]:
 
 
 def dealias_problem(points: Sequence[int], dealias: Dealias, kinds: Sequence[str] = ()) -> str | None:
-    """Say what is wrong with `dealias` of a plan with so many points and these kinds of transforms, or None."""
+    """Return what is wrong with `dealias` for a plan with these points and kinds of transforms, or None."""
     if dealias is None:
         return None
     three_halves = isinstance(dealias, str) and dealias == "3/2"
@@ -49,24 +49,24 @@ class Function:
     Parameters
     ----------
     function : callable
-        Returns its results, or has a parameter ``out`` and fills them (what it returns all the same, other
-        than ``out``, are its results); may have parameters ``index`` and ``rows``.
+        Returns its results, or has a parameter ``out`` and fills it (if it returns something other than ``out``, that
+        is its result); may have parameters ``index`` and ``rows``.
     inputs : int or None
         By default the function's positional parameters.
     outputs, shared : int
     dealias
-        As of `FFT2.pointwise`.
+        See `FFT2.pointwise`.
     points : tuple of int
         Points of the resolved grid in real space.
     kinds : sequence of str
-        What is transformed along these axes.
+        The kinds of transforms along these axes.
 
     Attributes
     ----------
     problem : str or None
         What is wrong with the arguments.
     inputs : int
-        Without the shared ones.
+        Number of inputs without the shared ones.
     takes_out : bool
     """
 
@@ -106,17 +106,17 @@ class Function:
         self.takes_out = "out" in parameters
         self._takes_index = "index" in parameters
         self._takes_rows = "rows" in parameters
-        # Whether all of its arguments are planes, results last.
+        # Whether all of its arguments are planes, with results last.
         self.simple = not (self._takes_index or self._takes_rows) and (
             not self.takes_out or list(parameters)[-1] == "out"
         )
         self.function = function
 
     def fill(self, results: Sequence[np.ndarray], *args: Any) -> None:
-        """Call it and have its results in `results`; `args` as of a call."""
+        """Call the function and store its results in `results`; `args` are those of `__call__`."""
         for place, result in zip(results, self(args[0], args[1], results, *args[2:])):
             if place is not result:
-                np.copyto(place, result)  # refuses complex numbers for real ones
+                np.copyto(place, result)  # raises for complex numbers if real ones are expected
 
     def __call__(
         self,
@@ -133,11 +133,11 @@ class Function:
         ----------
         fields, shared : list of ndarray
         results : list of ndarray
-            What a function with ``out`` fills.
+            Arrays that a function with ``out`` fills.
         batch : tuple of int
-            Shape of the batch, in which the slice has this `number`.
+            Shape of the batch; the slice has the index `number` in it.
         rows : slice, optional
-            Which of this rank's rows these are.
+            Range of these rows among this rank's rows.
 
         Returns
         -------
@@ -168,14 +168,14 @@ class Function:
 
 
 def _read_only(field: np.ndarray) -> np.ndarray:
-    """Return a view that cannot be written to: all slices are given the same field."""
+    """Return a read-only view, because all slices receive the same field."""
     view = field.view()
     view.flags.writeable = False
     return view
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Tell whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
+    """Return whether a call of `function` returns an awaitable or an asynchronous generator instead of results."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(

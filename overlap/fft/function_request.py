@@ -1,4 +1,4 @@
-"""What is asked of a function of `overlap.fft`: checked, and in the terms of plans."""
+"""Requests to the functions of `overlap.fft`: checked, and in terms of plans."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class Kind:
     name: str
     forward: bool
     real: bool
-    count: int | None  # of axes, by default
+    count: int | None  # number of axes by default
 
     def real_split(self, axes: tuple[int, ...], held: int, stays: bool) -> int | None:
-        """Return the axis that is split in real space, where the argument is split along `held`; None if there is none.
+        """Return the axis that is split in real space if the argument is split along `held`; None if there is none.
 
-        An axis that is not transformed stays split. Others change places in the exchange, or stay: see `FFTN`.
+        An axis that is not transformed stays split. If the axis is transformed, another one is split after the
+        exchange, or it stays split: see `FFTN`.
         """
         if held not in axes or (stays and not (self.real and held == axes[-1])):
             return held
@@ -46,18 +47,18 @@ class Kind:
 
 @dataclass(frozen=True)
 class Request:
-    """What one rank asks for, checked as far as a rank can do that alone.
+    """The request of one rank, checked as far as a rank can check it alone.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of the local part.
     where : Distribution or None
-        How the array is distributed, if it knows that.
+        The distribution of the array, if known.
     held : int
         The axis along which `x` is split.
     axes : tuple of int
-        Those that are transformed.
+        The transformed axes.
     usual : bool
         An `FFT2` or `FFT3` serves the request.
     """
@@ -79,7 +80,7 @@ class Request:
         return {"norm": self.norm, "exchange": self.exchange}
 
     def agreed(self) -> dict[str, Any]:
-        """Return what must be the same on all ranks, by the arguments' names."""
+        """Return the values that must be equal on all ranks, by argument names."""
         shape = list(self.shape) if self.where is None else list(self.where.global_shape)
         if self.where is None:
             shape[self.held] = -1
@@ -96,7 +97,7 @@ class Request:
 
 
 def serving_split(kind: Kind, request: Request, shape: tuple[int, ...], ranks: int) -> int:
-    """Return the axis along which the `FFTN` that serves a request is split in real space, of that global shape."""
+    """Return the axis along which the `FFTN` for a request with this global shape is split in real space."""
     if ranks == 1:
         return request.axes[0]
     serving = kind.real_split(request.axes, request.held, stays_split(request, shape, ranks))
@@ -109,13 +110,13 @@ def serving_split(kind: Kind, request: Request, shape: tuple[int, ...], ranks: i
 
 
 def stays_split(request: Request, shape: tuple[int, ...], ranks: int) -> bool:
-    """Tell whether the axis that is split stays so while it is transformed, in shares that may not be even."""
+    """Return whether the split axis stays split while it is transformed, so that its shares may not be even."""
     apart = staying_split(shape, request.axes, (request.held,), (ranks,))
     return bool(apart) and (len(shape) == 1 or two_factors(shape[request.held], ranks) is not None)
 
 
 def fitted(spec: ArraySpec, given: np.ndarray, request: Request, shape: tuple[int, ...]) -> DistArray:
-    """Return an array of some global shape in the lengths of a plan's arrays: zeros are added, or the ends cut off."""
+    """Return an array with the lengths of a plan's arrays: zeros are added at its ends, or the ends are cut off."""
     if request.where is not None:
         parts = list(request.where.local_slice)
     else:
@@ -164,7 +165,7 @@ def request_of(
         raise InputError(f"expected a real array, received {array.dtype}")
     where = array.distribution if isinstance(array, DistArray) else None
     in_order = count in (2, 3) and chosen == tuple(range(dimensions - count, dimensions))
-    usual = chosen[1 if in_order and not kind.forward else 0]  # where the plans for the last axes have it split
+    usual = chosen[1 if in_order and not kind.forward else 0]  # the split axis of the plans for the last axes
     held = usual
     if split is not None:
         try:
@@ -198,7 +199,7 @@ def request_of(
 
 
 def real_space(kind: Kind, request: Request, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and type in real space of the plan that is needed for an array of some global shape."""
+    """Return shape and type in real space of the plan for an array of this global shape."""
     lengths = list(held_shape)
     if kind.real and not kind.forward:
         lengths[request.axes[-1]] = 2 * (lengths[request.axes[-1]] - 1)

@@ -1,15 +1,16 @@
-"""FFTs as functions with `scipy.fft`'s names and arguments: plans are made when they are first needed, and kept.
+"""FFTs as functions with `scipy.fft`'s names and arguments, whose plans are made when needed, and kept.
 
 ``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one, along any axes, in any order. The array is split along
-one axis. If that axis is not transformed, nothing is exchanged and the result is split alike. Else the result is split
-along another axis: along the second one of the last two or three axes in order, and along the last one of others;
-where no other axis is as long as there are ranks, it stays split. The inverse functions take what the forward ones
-give. What can't be served from where the array is split is refused (`DistArray.redistribute` mends that).
+one axis. If that axis is not transformed, nothing is exchanged and the result is split along the same axis. Otherwise
+the result is split along another axis: along the second one if the last two or three axes are transformed in order, and
+along the last one of other axes. If no other axis has at least as many points as there are ranks, the axis stays split.
+The inverse functions accept the results of the forward ones. If the array is split along an axis for which there is no
+plan, an error is raised; use `DistArray.redistribute` then.
 
-A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is
-split. The forward functions take it for the first transformed one. The inverse ones would be given rows for columns
-too easily: they want to be told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are
-collective.
+A plain array is this rank's part (if the split is uneven, the first parts are one longer) and does not know which axis
+is split. The forward functions assume the first transformed axis. For the inverse functions rows could be mistaken for
+columns too easily, so the axis must be given, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All
+functions are collective.
 
 The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or
 the interpreter.
@@ -41,16 +42,16 @@ KEPT = 8  # plans per communicator
 
 
 class _Plans:
-    """The plans of a communicator, those used last, and their runtimes by number of workers."""
+    """The plans of a communicator that were used last, and their runtimes by number of workers."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
         self._plans: OrderedDict[tuple, FourierPlan] = OrderedDict()
-        self._served: dict[tuple, tuple] = {}  # keys of plans, by what was asked for on one rank
+        self._served: dict[tuple, tuple] = {}  # on one rank: request -> key of a plan
 
     def serving(self, asked: tuple) -> FourierPlan | None:
-        """Return the plan that has served the same before, on one rank: there is nothing to agree on, nor to move."""
+        """Return, on one rank, the plan that has served the same request before, without checks or messages."""
         key = self._served.get(asked)
         if key is None or key not in self._plans:
             return None
@@ -58,15 +59,15 @@ class _Plans:
         return self._plans[key]
 
     def remember(self, asked: tuple) -> None:
-        """Have the plan that was found last serve what is asked for, without a further look."""
+        """Note that the plan found last serves a request, so that `serving` returns it."""
         if len(self._served) > 8 * KEPT:
             self._served.clear()
         self._served[asked] = next(reversed(self._plans))
 
     def find(self, request: Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> FourierPlan:
-        """Return the plan for a request, made now if it is not among those that are kept (collective).
+        """Return the plan for a request; make it if it is not among the kept ones (collective).
 
-        It is an `FFTN` that is split along an axis in real space; if that is None, an `FFT2` or `FFT3`.
+        It is an `FFTN` whose arrays in real space are split along `split`; if that is None, an `FFT2` or `FFT3`.
         """
         axes, options = request.axes, request.options
         key = shape, dtype, *options.values(), request.workers, axes, split
@@ -84,7 +85,7 @@ class _Plans:
         return self._plans[key]
 
     def runtime(self, workers: int) -> Runtime:
-        """Return the runtime with so many workers, made now if there is none (collective)."""
+        """Return the runtime with `workers` workers; make it if there is none (collective)."""
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=600.0)
         return self._runtimes[workers]
@@ -101,7 +102,7 @@ _plans = KeptWith(_Plans)
 
 
 def close_plans() -> None:
-    """Close the plans that the functions have kept (collective over every communicator that they were called on).
+    """Close the plans that the functions have kept (collective over all communicators of their calls).
 
     Examples
     --------
@@ -127,8 +128,8 @@ def _transform(
     split: int | None,
     exchange: str | None,
 ) -> DistArray:
-    """Do what any of the functions does."""
-    # What one rank has asked for before, in just this way, needs no look.
+    """Transform an array, as any of the functions does."""
+    # On one rank, a request that was made before in the same way needs no further check.
     asked = None
     where = comm if type(x) is np.ndarray else x.comm if type(x) is DistArray and comm is None else None
     if (
@@ -144,14 +145,14 @@ def _transform(
         known = _plans.of(where).serving(asked)
         if known is not None:
             return known.forward(x) if kind.forward else known.backward(x)
-    # Ranks whose array knows its communicator meet there: all of them are told if one was given another for `comm`.
+    # If the array has a communicator, the ranks synchronize on that: so all of them raise if one passed another `comm`.
     own = x.comm if isinstance(x, DistArray) else None
     rendezvous = comm if own is None else own
     if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
     plans = _plans.of(rendezvous)
-    base = plans.runtime(1)  # whatever is asked for: ranks that ask for different things must meet somewhere
-    with base.collective_section(f"transforming an array, {kind.name}"):  # what is wrong on one rank is refused on all
+    base = plans.runtime(1)  # of any request: ranks with different requests must synchronize on the same runtime
+    with base.collective_section(f"transforming an array, {kind.name}"):  # an error of one rank raises on all
         if comm is not None and not same_ranks(comm, rendezvous):
             raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
         if problem := mask_problem(x=x):
@@ -163,7 +164,7 @@ def _transform(
         shape, dtype = real_space(kind, request, held_shape)
         serving = None if request.usual else serving_split(kind, request, shape, rendezvous.size)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
-    # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
+    # From here on all ranks have the same request, and the plan reports errors on all of them.
     plan = plans.find(request, shape, dtype, serving)
     run: Any = plan.forward if kind.forward else plan.backward
     if asked is not None and given is x:
@@ -177,7 +178,7 @@ def _transform(
     return run(given)
 
 
-_SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # of the example in the docstring
+_SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # results of the example in the docstring
 _LONGER = "Zeros are added at the ends of `x`, or its ends are cut off"
 _OUTPUT = {False: f"{_LONGER}.", True: f"{_LONGER},\n        along the last one to half as many modes."}
 _SEVERAL = """s : sequence of int, optional

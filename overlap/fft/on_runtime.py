@@ -1,4 +1,4 @@
-"""`OnRuntime`: what plans of all kinds are: on a runtime of their own or a shared one, made and closed by all ranks."""
+"""`OnRuntime`: the base class of plans, on a runtime of their own or a shared one, made and closed by all ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..interrupts import held_signals
 from ..runtime import AsyncComm, Runtime
 
 PlanComm = Any
-"""What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
+"""The first argument of a plan: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
 
 class OnRuntime(Resource):
-    """What is made on a runtime, which it closes if it has made it.
+    """An object on a runtime, which it closes if it has made the runtime.
 
     Attributes
     ----------
@@ -25,13 +25,13 @@ class OnRuntime(Resource):
     closed : bool
     """
 
-    _kind: str  # how users name it
+    _kind: str  # name of the class for users
 
     def __init__(self, comm: PlanComm) -> None:
         self.closed = False
         self._owns_runtime = not isinstance(comm, Runtime | AsyncComm)
         if self._owns_runtime:
-            self.runtime = Runtime(comm)  # which refuses what is no communicator
+            self.runtime = Runtime(comm)  # raises if `comm` is no communicator
             self._comm = self.runtime.comm
         else:
             self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (comm.runtime, comm)
@@ -50,13 +50,13 @@ class OnRuntime(Resource):
         if self.closed:
             return
         self.closed = True
-        with held_signals(), ExitStack() as closing:  # which goes on where a step of it raises
+        with held_signals(), ExitStack() as closing:  # runs all steps, even if one of them raises
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
             self._release(closing)
 
     def _release(self, closing: ExitStack) -> None:
-        """Let go of what is its own, at the end of `closing`."""
+        """Have `closing` release, as its last steps, what belongs to this object."""
 
     def _end(self) -> None:
         self.close()
@@ -67,7 +67,7 @@ class OnRuntime(Resource):
         self.closed = True
         with held_signals(), ExitStack() as closing:
             self._release(closing)
-        # A runtime that others use too stays open: it only tells what has happened here.
+        # A runtime that others use, too, stays open; it only notifies the other ranks.
         return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
 
     def _closed_by_fork(self) -> None:
@@ -75,7 +75,7 @@ class OnRuntime(Resource):
         self.closed = True
 
     def _making(self) -> AbstractContextManager[None]:
-        """While the constructor runs: what fails on one rank fails on all, and frees what was made."""
+        """Return the ``with`` block of the constructor: a failure on one rank is one on all, and closes the plan."""
         return self.runtime.collective_section(f"making a plan, {self._kind}", self.close)
 
     def _check_in_use(self) -> None:
@@ -83,7 +83,7 @@ class OnRuntime(Resource):
             raise closed_error(self._kind, "closed", self._forked)
 
     def _check_ranks(self) -> str | None:
-        """Say what is wrong with the communicator, or None."""
+        """Return what is wrong with the communicator, or None."""
         if self.runtime.comm.same_ranks(self.comm):
             return None
         return (
@@ -95,5 +95,5 @@ class OnRuntime(Resource):
         return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
 
     def _title(self) -> str:
-        """Tell what it is, in a line."""
+        """Return a line that describes the plan."""
         raise NotImplementedError

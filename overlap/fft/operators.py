@@ -12,7 +12,7 @@ from ..arrays import DistArray
 from ..errors import InputError
 from .engine.kinds import REAL_KINDS
 
-MOST_ORDER = 64  # of a derivative
+MOST_ORDER = 64  # largest order of a derivative
 
 
 class SpectralOperators:
@@ -35,9 +35,9 @@ class SpectralOperators:
     points : tuple of int
         Points along the transformed axes whose modes are resolved.
     kinds : tuple of str
-        What is transformed along these axes.
+        The kinds of transforms along these axes.
     mean_square : float
-        What the sum of all squared moduli of a spectrum is multiplied with to be the mean square in real space.
+        Factor by which the sum of all squared moduli of a spectrum becomes the mean square in real space.
     lengths : tuple of float
         Lengths of the box along the transformed axes.
     dealias : {"3/2", None} or tuple of int
@@ -69,8 +69,8 @@ class SpectralOperators:
         self.lengths = lengths
         self._plan, self._points, self._mean_square, self._dealias = plan, points, mean_square, dealias
         self._kinds = kinds
-        self._multiplied: Any = None  # planned by the first product
-        self._of_spectrum: object = None  # that the wavenumbers were made for: a plan's shares may change
+        self._multiplied: Any = None  # made by the first product
+        self._of_spectrum: object = None  # the spectrum of the wavenumbers; a plan's shares may change
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the wavenumbers k of this rank's modes along every axis; they broadcast to a local field (local)."""
@@ -199,7 +199,7 @@ class SpectralOperators:
         return self._times(factor, field)
 
     def product(self, one: DistArray, other: DistArray) -> DistArray:
-        """Multiply two fields in real space (collective); the first call plans it.
+        """Multiply two fields in real space (collective); the first call plans the transform.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class SpectralOperators:
         Raises
         ------
         InputError
-            On all ranks: something is no array of the spectrum, ranks give different numbers of fields, or the plan
+            On all ranks: an argument is no array of the spectrum, ranks pass different numbers of fields, or the plan
             has cosine or sine transforms.
         """
         _, energies = self._energies(fields)
@@ -248,7 +248,7 @@ class SpectralOperators:
         Parameters
         ----------
         *fields : DistArray
-            As of `energy`.
+            See `energy`.
 
         Returns
         -------
@@ -265,10 +265,10 @@ class SpectralOperators:
         found = self._summed(np.bincount(shells.reshape(-1), energies.reshape(-1), count))
         return smallest * np.arange(count), found
 
-    # ---- what they rest on --------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------
 
     def _update(self) -> None:
-        """Compute the wavenumbers of this rank's modes, if it has others than before."""
+        """Compute the wavenumbers of this rank's modes, if these have changed."""
         plan = self._plan
         plan._check_in_use()
         if self._of_spectrum is plan.spectrum:
@@ -325,7 +325,7 @@ class SpectralOperators:
 
 
 def counts_of_half(modes: np.ndarray, points: int) -> np.ndarray:
-    """Return how many modes of the whole spectrum each mode number of half of it stands for: 2, but at its ends 1."""
+    """Return how many modes of the whole spectrum each mode of half a spectrum represents: 2, at the ends 1."""
     return np.where((modes == 0) | (2 * modes == points), 1.0, 2.0)
 
 

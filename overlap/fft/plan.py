@@ -1,4 +1,4 @@
-"""`Plan`: what plans of transforms have in common."""
+"""`Plan`: the base class of plans of transforms."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Plan(OnRuntime):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on. For an mpi4py communicator the plan makes a `Runtime` of its own, with one worker, and
-        closes it at its own end. A `Runtime`, or one of its communicators (from `Runtime.wrap` or `AsyncComm.Split`),
-        is shared with others and stays open.
+        For an mpi4py communicator the plan makes a `Runtime` of its own, with one worker, and closes it at its own end.
+        A `Runtime`, or one of its communicators (from `Runtime.wrap` or `AsyncComm.Split`), is shared with others and
+        stays open.
 
     Attributes
     ----------
     real, spectrum : ArraySpec
-        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them. A plan that shows
-        no arrays in real space has None as `real`.
+        The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them. If a plan has no
+        public arrays in real space, `real` is None.
     runtime : Runtime
     comm : mpi4py.MPI.Comm
         The ranks over which the arrays are split, for collectives of your own.
     exchange : {None, "f4"}
-        How numbers travel between the ranks.
+        The format of numbers in messages.
     closed : bool
     """
 
@@ -65,7 +65,7 @@ class Plan(OnRuntime):
         self._makers: weakref.WeakKeyDictionary[Transform, Callable[[Any], Transform]] = weakref.WeakKeyDictionary()
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary()
-        )  # by a number, alike on all ranks
+        )  # number, equal on all ranks -> transform
         self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
     def _release(self, closing: ExitStack) -> None:
@@ -74,7 +74,7 @@ class Plan(OnRuntime):
             closing.callback(transform.release)
 
     def describe(self) -> str:
-        """Return the plan's choices, what they cost in memory, and what they were chosen from, as text."""
+        """Return as text the settings of the plan, their memory, and the alternatives that were measured."""
         self._check_in_use()
         lines = [self._title()]
         for _, transform in sorted(self._transforms.items()):
@@ -84,7 +84,7 @@ class Plan(OnRuntime):
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> dict[str, Tuned]:
         """Search for the fastest settings of all transforms, and use them (collective).
 
-        All transforms that were made so far share the time. The result goes to the plan's tuning file, if it has one;
+        All transforms made so far share the time. The result goes to the plan's tuning file, if it has one;
         later plans of the same kind read it from there.
 
         Parameters
@@ -109,9 +109,9 @@ class Plan(OnRuntime):
             self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
-            self._kernels.clear()  # what is measured must be what FFTW knows, and keeps
+            self._kernels.clear()  # the plans that are measured must be those in FFTW's wisdom
             alive = self._alive()
-            tuned: dict[str, Any] = {}  # transforms of one name are planned alike
+            tuned: dict[str, Any] = {}  # transforms with the same name are planned alike
             for transform in alive:
                 tuned.setdefault(transform.name, transform)
             share_s = budget_s / max(1, len(tuned))
@@ -126,7 +126,7 @@ class Plan(OnRuntime):
             return {name: transform.tuned for name, transform in tuned.items()}
 
     def balance(self, *arrays: DistArray) -> Balance:
-        """Give every rank a share that follows its speed (collective).
+        """Give every rank a share in proportion to its speed, if that pays (collective).
 
         The plan measures the speeds in its own computing. If shares in proportion to the speeds gain clearly, the
         plan is rebuilt in place with the speeds as weights: `real`, `spectrum` and the shapes of arrays change;
@@ -142,7 +142,7 @@ class Plan(OnRuntime):
         Returns
         -------
         Balance
-            Speeds, weights, what was gained, and the arrays.
+            Speeds, weights, the gain, and the arrays.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Plan(OnRuntime):
             return replace(found, arrays=moved)
 
     def _balanced(self) -> Balance:
-        """Find the speeds of all ranks, and take them as weights where that pays (collective)."""
+        """Measure the speeds of all ranks, and use them as weights if that pays (collective)."""
         self._before_tuning_or_balancing()
         alive = self._alive()
         everyone = self.runtime.coordinator.allgather((computing_s(alive), self._share()))
@@ -202,18 +202,18 @@ class Plan(OnRuntime):
         return Balance(speeds, self._weights, pays, before_s / after_s)
 
     def _reshare(self, weights: Weights, alive: list[Transform]) -> None:
-        """Make the plan anew with other weights (collective)."""
+        """Rebuild the plan in place with other weights (collective)."""
         self._weights = weights
         self._kernels.clear()
         self._place()
         for transform in list(self._transforms.values()):
             if transform in alive:
                 transform.replace_by(self._makers[transform](self))
-            else:  # dropped elsewhere
+            else:  # another rank has dropped it
                 transform.release()
 
     def _kernel(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what computes, made now if no transform has it."""
+        """Return the kernels for a key; make them if no transform has them."""
         found = self._kernels.get(key)
         if found is None:
             with self._tuning.planning():
@@ -221,12 +221,12 @@ class Plan(OnRuntime):
         return found
 
     def _share(self) -> float:
-        """Return this rank's part of the computing."""
+        """Return this rank's share of the computing."""
         specs = [spec for spec in (self.real, self.spectrum) if spec is not None]
         return float(np.mean([np.prod(spec.shape) / max(1.0, float(np.prod(spec.global_shape))) for spec in specs]))
 
     def _alive(self) -> list[Transform]:
-        """Return the transforms that no rank has dropped, in the order they were made in (collective)."""
+        """Return the transforms that no rank has dropped, in the order in which they were made (collective)."""
         held = dict(self._transforms)
         here = np.array([number in held for number in range(self._made)])
         everywhere = np.all(self.runtime.coordinator.allgather(here), axis=0)
@@ -238,7 +238,7 @@ class Plan(OnRuntime):
         settings: Settings | dict[str, Any] | None,
         tuning: str | os.PathLike[str] | None,
     ) -> tuple[ArrayLayout, Settings, Any, str | None]:
-        """Return what was asked for: layout, with checked weights, settings, the tuning file's name, and a problem."""
+        """Return the layout with checked weights, the settings, the tuning file's name, and a problem or None."""
         arrays, problem = record(ArrayLayout, layout, "layout")
         requested, other = record(Settings, settings, "settings")
         uneven, wrong = None, shares_problem(arrays)
@@ -250,9 +250,9 @@ class Plan(OnRuntime):
         return arrays, requested, path_of(tuning), problem or uneven or wrong or other
 
     def _look_up(self, path: str | None, arrays: ArrayLayout, dtype: DTypeLike, /, **what: Any) -> dict[str, Any]:
-        """Take what the tuning file has, and weights; returns what the plan is, in values that files hold (collective).
+        """Read the tuning file and weights; return the description of the plan, in values for a file (collective).
 
-        Weights that are to be measured and are not known yet are None, and `_measures` is true.
+        If weights are to be measured and are not known yet, they are None and `_measures` is true.
         """
         measured = _measured(arrays)
         plan = {
@@ -271,7 +271,7 @@ class Plan(OnRuntime):
 
     @contextmanager
     def _adding(self, what: str) -> Iterator[None]:
-        """While a transform is added: what fails on one rank fails on all, and leaves none anywhere."""
+        """Return a ``with`` block that adds a transform: if it fails on one rank, no rank keeps the transform."""
         made = self._made
 
         def undo() -> None:
@@ -279,22 +279,20 @@ class Plan(OnRuntime):
                 transform = self._transforms.pop(number, None)
                 if transform is not None:
                     transform.release()
-            self._made = made  # the numbers stay alike on all ranks
+            self._made = made  # the numbers stay equal on all ranks
 
         with self.runtime.collective_section(what, undo):
             yield
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
-        """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this
-        plan.
-        """
+        """Keep a new transform until it is dropped or the plan is closed; `make` makes another one like it."""
         transform.name = name
         self._makers[transform] = make
         self._transforms[self._made] = transform
         self._made += 1
 
     def _choose(self, name: str, transform: Transform) -> None:
-        """Choose a transform's settings: those of the tuning file, if that knows it (collective)."""
+        """Choose a transform's settings, those of the tuning file if it has an entry (collective)."""
         found = self._tuning.settings(name)
         if found is not None:
             transform.tuned = found[1]
@@ -305,26 +303,26 @@ class Plan(OnRuntime):
     # ---- what a plan supplies ------------------------------------------------------------------
 
     def _notes(self) -> list[str]:
-        """More lines for `describe`."""
+        """Return further lines for `describe`."""
         return [str(self._tuning)] if self._tuning.path else []
 
     def _place(self) -> None:
-        """Find what every rank holds with the plan's weights."""
+        """Set the distribution of the arrays with the plan's weights."""
         raise NotImplementedError
 
     def _before_tuning_or_balancing(self) -> None:
-        """Give what makes the transforms ready (collective)."""
+        """Make the transforms ready, if need be (collective)."""
 
     def _shapes(self) -> tuple[Any, ...]:
-        """Tell what this rank's FFTW plans depend on, apart from the plan."""
+        """Return the values, besides the plan, on which this rank's FFTW plans depend."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """Let go of what is left when the transforms have been released."""
+        """Drop the remaining references after the transforms have been released."""
 
 
 def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> Progress:
-    """Return the progress of one transform, as part of that of all."""
+    """Return a progress function for one transform, as a part of that of all."""
     return lambda what, done, _: progress(f"{name}: {what}", before_s + done, total_s)
 
 

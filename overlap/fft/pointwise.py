@@ -1,7 +1,7 @@
 """`Pointwise`: spectral planes to real space, the user's function, and back, as one pipeline.
 
-Between its two exchanges a slice is worked on block by block (see `engine.plane_blocks`): a block stays in the
-cache from the last FFTs on the way to real space to the first ones on the way back.
+Between its two exchanges a slice is processed block by block (see `engine.plane_blocks`): a block stays in the cache
+from the last FFTs to real space to the first FFTs back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .transform import Transform, natural_parts, targets_fit
 
 
 class SlotBuffers:
-    """One slot: what is sent of the inputs is free again when the results are received."""
+    """The buffers of a slot; the memory from which inputs are sent is reused to receive results."""
 
     def __init__(self, shared: np.ndarray, rows: np.ndarray, fields: np.ndarray, results: np.ndarray) -> None:
         self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
@@ -46,11 +46,11 @@ class Pointwise(Transform):
     comm : AsyncComm
     function : Function
     make : callable
-        ``make(effort)`` gives the `PlaneBlocks` with an effort of FFTW's planning.
+        ``make(effort)`` makes the `PlaneBlocks` with an effort of FFTW's planning.
     effort : str or None
-        That which was requested.
+        The requested effort of FFTW's planning.
     spectra : (ArraySpec, ArraySpec)
-        Those of an input or output, and of a shared field.
+        The arrays of an input or output, and those of a shared field.
     share : BatchTransform or None
         The transform of the shared fields to real space.
     """
@@ -77,7 +77,7 @@ class Pointwise(Transform):
         rows, nx = self._kernels.back.target_shape[1:]
         dtype = self._kernels.back.target_dtype
         self._shared = zeros((0, rows, nx), dtype) if share is None else np.asarray(share.outputs[0].empty())
-        self._seen = self._shared.view()  # by the function
+        self._seen = self._shared.view()  # passed to the user's function
         self._seen.flags.writeable = False
         self._shared_view = View.of(SOURCE, self._shared)
         self._compiled = compiled_function(function, self._kernels.places(function.shared, self._shared.strides[0]))
@@ -165,7 +165,7 @@ class Pointwise(Transform):
     def _call_function(self, planes: slice, rows: slice, first: int, addresses: Any) -> None:
         """Call the user's function for a block of some slices."""
         fields, results = self._kernels.arrays(rows, length_of(planes))
-        if self.planning:  # the function may not bear zeros, or may count its calls
+        if self.planning:  # the user's function might fail for zeros, or count its calls
             for result in results:
                 np.multiply(fields[0], fields[-1], out=result)
         else:

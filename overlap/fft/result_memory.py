@@ -1,9 +1,8 @@
-"""`ResultMemory`: memory of results that nobody holds any more, kept for the next ones.
+"""`ResultMemory`: memory of results that are not referenced any more, kept for later results.
 
-A transform whose caller gives no ``out`` makes its result anew at every call. To take large memory from the
-system and give it back each time costs page faults, up to a third of the transform, and these do not run
-faster with more workers. One result is kept: in a loop, ``uh = plan.forward(u)``, that is enough, as each
-frees the one before.
+If a call has no ``out``, the transform makes a new result. Allocating large memory and returning it to the system each
+time costs page faults, which take up to a third of the transform's time and do not get faster with more workers. One
+result is kept. That is enough for a loop with ``uh = plan.forward(u)``, in which each result frees the one before.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from numpy.typing import DTypeLike
 
 from .engine.fftw import empty
 
-LEAST_NBYTES = 1 << 20  # smaller memory comes from the process's own heap
+LEAST_NBYTES = 1 << 20  # smaller memory comes from the process's heap
 
 
 class ResultMemory:
     """Makes uninitialised, aligned arrays of one shape and type.
 
-    Memory goes back when the last view of it has gone, in whatever thread that happens.
+    Memory is taken back when its last view is deleted, in whatever thread.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ class ResultMemory:
         self._free: deque[np.ndarray] = deque(maxlen=1)
 
     def empty(self) -> np.ndarray:
-        """Make an array that nobody else has."""
+        """Make an array whose memory is not in use."""
         if self._nbytes < LEAST_NBYTES:
             return empty(self._shape, self._dtype)
         try:
@@ -49,7 +48,7 @@ class ResultMemory:
 
 
 class _Lent:
-    """What all views of a result hold: numpy keeps the owner of memory, and no array on the way to it."""
+    """The owner of a result's memory, to which all views refer; numpy skips intermediate arrays."""
 
     def __init__(self, memory: np.ndarray, free: deque[np.ndarray]) -> None:
         self._memory, self._free = memory, free

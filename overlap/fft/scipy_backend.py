@@ -1,11 +1,10 @@
 """`overlap.fft` as a backend of `scipy.fft`: ``with scipy.fft.set_backend(overlap.fft): ...``, in the uarray protocol.
 
-What is served is what the functions of `overlap.fft` do to an array that this process has alone, on a plan with as
-many workers as the call asks for: transforms along the last two or three axes of plain arrays in FFTW's precisions.
-All else goes back to scipy, with the results or the errors that it has for it: other transforms, other axes,
-subclasses of ndarray (`DistArray` too: to scipy it is this rank's part), calls by other threads than the main one or
-from slices of a pipeline, and small arrays, which scipy has transformed before a pipeline has begun (half a
-millisecond).
+The backend transforms plain arrays in FFTW's precisions along the last two or three axes, by the functions of
+`overlap.fft` on this process alone, with the workers of the call. Everything else is left to scipy, with its results or
+its errors: other transforms, other axes, subclasses of ndarray (also `DistArray`, which for scipy is this rank's part),
+calls by threads other than the main one or from slices of a pipeline, and small arrays, which scipy transforms in less
+time than a pipeline takes to begin (half a millisecond).
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from .arguments import DTYPES
 
 SERVED = ("fft2", "ifft2", "fftn", "ifftn", "rfft2", "irfft2", "rfftn", "irfftn")
 
-LEAST_POINTS = 2**16  # of an array; scipy takes about half a millisecond for so many
+LEAST_POINTS = 2**16  # of an array; for fewer, scipy takes less than about half a millisecond
 
 
 def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Return what a function of `scipy.fft` returns, or NotImplemented where that is left to scipy.
+    """Return the result of a function of `scipy.fft`, or NotImplemented if the call is left to scipy.
 
     Parameters
     ----------
     method : callable
         The function.
     args, kwargs
-        What it was called with.
+        The arguments of the call.
     """
     if method.__name__ not in SERVED or threading.current_thread() is not threading.main_thread():
         return NotImplemented
@@ -63,7 +62,7 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         ValueError,
         IndexError,
         RuntimeError,
-    ):  # scipy has its own words for it, or can do it
+    ):  # scipy raises its own error, or can transform it
         return NotImplemented
 
 
@@ -73,10 +72,10 @@ def _workers(workers: int | None) -> int:
     Raises
     ------
     TypeError, ValueError
-        Where scipy refuses it.
+        If scipy rejects `workers`.
     """
     if workers is None:
-        from scipy.fft import get_workers  # who calls this has imported it
+        from scipy.fft import get_workers  # imported already by the caller
 
         return get_workers()
     workers = index(workers)

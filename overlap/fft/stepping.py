@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError, repr_of
 
 SCHEMES = ("etdrk4", "ifrk4", "rk4")
-CONTOUR_POINTS = 64  # on a circle around every L dt: the integrals are exact to rounding
+CONTOUR_POINTS = 64  # on a circle around every L dt, so that the integrals are exact except for rounding
 
 Nonlinear = Callable[[float, Any], Any]
 
@@ -18,8 +18,8 @@ Nonlinear = Callable[[float, Any], Any]
 class TimeStepper:
     """Advance spectral fields in time: dy/dt = L y + N(t, y), with L a number for every mode.
 
-    N is where pipelines work: a function that calls transforms of a plan, such as its `pointwise`. L, often stiff, is
-    integrated exactly by two of the schemes:
+    N is a function that calls transforms of a plan, such as its `pointwise`. L is often stiff; two of the schemes
+    integrate it exactly:
 
     * ``"etdrk4"``: exponential time differencing (S. M. Cox and P. C. Matthews, J. Comput. Phys. 176, 2002, 430), its
       coefficients as contour integrals (A.-K. Kassam and L. N. Trefethen, SIAM J. Sci. Comput. 26, 2005, 1214);
@@ -32,8 +32,8 @@ class TimeStepper:
         L of this rank's modes, for instance ``-viscosity * k**2``. It broadcasts to a local array of the spectrum; if
         the state is a tuple of fields, pass one for each field.
     nonlinear : callable
-        ``nonlinear(t, state)`` returns N, of the form of the state, and leaves the state as it is. Called four times
-        for each step, on all ranks.
+        ``nonlinear(t, state)`` returns N in the form of the state, and does not change the state. Called four times for
+        each step, on all ranks.
     dt : float
         Length of a step.
     scheme : {"etdrk4", "ifrk4", "rk4"}
@@ -97,7 +97,8 @@ class TimeStepper:
             On this rank, if the state does not have the form of `linear`.
         """
         fields = self._fields(state)
-        if self._double and all(field.dtype in ("f4", "c8") for field in fields):  # doubles would make doubles of them
+        # Factors in double precision would convert these fields to doubles.
+        if self._double and all(field.dtype in ("f4", "c8") for field in fields):
             self._double = False
             for factors in self._factors:
                 factors.in_single_precision()
@@ -187,7 +188,7 @@ class TimeStepper:
 
 
 class _Factors:
-    """What one field of the state is multiplied with: L itself."""
+    """The factors of one field of the state: L itself."""
 
     def __init__(self, linear: np.ndarray, dt: float) -> None:
         self.linear = linear
@@ -214,7 +215,7 @@ class _EtdFactors(_Exponentials):
         super().__init__(linear, dt)
         z = linear * dt
         sums = [np.zeros(z.shape, complex) for _ in range(4)]
-        for number in range(CONTOUR_POINTS):  # a loop, for arrays as large as a field
+        for number in range(CONTOUR_POINTS):  # a loop, because the arrays are as large as a field
             r = z + np.exp(2j * np.pi * (number + 0.5) / CONTOUR_POINTS)
             e = np.exp(r)
             sums[0] += (np.exp(r / 2) - 1) / r

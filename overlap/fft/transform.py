@@ -1,11 +1,11 @@
-"""`Transform`: what a plan's callables have in common: arguments, settings, schedules, pipelines.
+"""`Transform`: the base class of a plan's callables: arguments, settings, schedules, pipelines.
 
-A slice of the pipeline is what travels in one message. Every transform says of each slice
+A slice of the pipeline is the data of one message. For each slice every transform lists
 
-    pack what is sent; exchange it; unpack what was received
+    pack; exchange; unpack
 
-or several of these, one after the other, as steps (`Transform.steps`). Recorded as a `Schedule` they are what a
-pipeline runs, what it drains with if a step fails, and what C and T are measured with.
+or several of these, one after the other, as steps (`Transform.steps`). They are recorded as a `Schedule`, which a
+pipeline runs, with which it drains if a step fails, and by which C and T are measured.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .planning.tune import budget_problem, tune
 from .result_memory import ResultMemory
 
 Progress = Callable[[str, float, float], None]
-"""``progress(what, done, total)``: told how far tuning is, on rank 0, in seconds."""
+"""``progress(what, done, total)``: called on rank 0 with the progress of tuning in seconds."""
 
 
 class Key:
-    """A slice of a pipeline: its number, and what it is called."""
+    """A slice of a pipeline: its number, and its name."""
 
     __slots__ = ("number", "part")
 
@@ -63,12 +63,12 @@ class Transform(Uncopied):
     ----------
     name : str
     inputs, outputs : tuple of ArraySpec
-        The arrays that go in, and come out.
+        The input and output arrays.
     settings : Settings
     trials : tuple of Trial
-        What planning or tuning measured, fastest first; empty where everything was given.
+        Measurements of planning or tuning, fastest first; empty if all settings were given.
     tuned : Tuned or None
-        What `tune` gained, in this run or in the one whose file was read.
+        The result of `tune`, in this run or in the run whose file was read.
     nbytes_in_flight : int
         Memory of all slots on this rank, in bytes.
 
@@ -82,15 +82,15 @@ class Transform(Uncopied):
     True
     """
 
-    candidates: type[Candidates] = PlaneCandidates  # what is worth a try
+    candidates: type[Candidates] = PlaneCandidates  # the class of its candidates
 
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
-    exchange_dtype: np.dtype  # of what is exchanged
+    exchange_dtype: np.dtype  # type of the numbers in messages
     requested: Settings
     settings: Settings
     nbytes_in_flight: int
-    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory")  # what `release` lets go of
+    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory")  # attributes that `release` clears
 
     def __init__(self, runtime: Runtime, slices: int) -> None:
         self.runtime = runtime
@@ -98,15 +98,15 @@ class Transform(Uncopied):
         self.name = type(self).__name__.lower()
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
-        self.planning = False  # arrays hold no data of the user's
-        self.refinement: Refinement | None = None  # of settings that a model chose, in the next calls
+        self.planning = False  # true while arrays hold no user data
+        self.refinement: Refinement | None = None  # compares, in the next calls, settings that a model has chosen
         self._released = False
-        self._pipelines: Any = None  # of `settings`
-        self._kernels: Any = None  # of `settings`
+        self._pipelines: Any = None  # for `settings`
+        self._kernels: Any = None  # for `settings`
         self._memory: Any = None  # of all slots
-        self._result_memory: list[ResultMemory] | None = None  # of calls without `out`
+        self._result_memory: list[ResultMemory] | None = None  # for calls without `out`
         self._bound = BoundArrays()
-        self._schedules: dict[Any, Schedule] = {}  # by the kind of the arrays
+        self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
 
     def __repr__(self) -> str:
         sides = (
@@ -117,11 +117,11 @@ class Transform(Uncopied):
     # ---- what a transform supplies, besides its attributes -------------------------------------
 
     def make_slots(self, depth: int, sizes: set[int]) -> list[Any]:
-        """Return the buffers of `depth` slots, for chunks of `sizes` slices."""
+        """Make the buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
     def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[Any]]:
-        """Tell what every slice of the pipeline does, step by step (see `engine.steps`), to located arrays.
+        """Yield the steps (see `engine.steps`) of every slice of the pipeline, for located arrays.
 
         Yields
         ------
@@ -134,15 +134,15 @@ class Transform(Uncopied):
         raise NotImplementedError
 
     def kernels_of(self, settings: Settings) -> Any:
-        """Give what computes with `settings`, for all workers."""
+        """Return the kernels for `settings`, for all workers."""
         raise NotImplementedError
 
     def nbytes_per_slice(self) -> int:
-        """Bytes this rank sends per slice."""
+        """Return the bytes that this rank sends per slice."""
         raise NotImplementedError
 
     def before(self, inputs: list[np.ndarray]) -> None:
-        """Do what comes before the pipeline of a call (collective)."""
+        """Do the work that precedes the pipeline of a call (collective)."""
 
     # ---- settings and pipelines ----------------------------------------------------------------
 
@@ -194,12 +194,12 @@ class Transform(Uncopied):
 
     @property
     def schedule(self) -> Schedule:
-        """Tell what every slice does, step by step, with arrays as this transform makes them; to be printed."""
+        """Return the steps of every slice, for arrays that this transform makes; print it to read them."""
         self.check_in_use()
         return self._recorded(*([spec.planes(spec.empty()) for spec in side] for side in (self.inputs, self.outputs)))
 
     def _recorded(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
-        """Return what a call does with arrays like these, recorded when they are the first of their kind."""
+        """Return the schedule of calls with arrays like these; record it for the first arrays of their kind."""
         return self._kept(self._schedules, self.steps, self.scratch, inputs, outputs)
 
     def _kept(
@@ -210,7 +210,7 @@ class Transform(Uncopied):
         inputs: list[np.ndarray],
         outputs: list[np.ndarray],
     ) -> Schedule:
-        """Return the schedule for arrays like these that is kept in `schedules`, of some steps and scratch memory."""
+        """Return the schedule in `schedules` for arrays like these; if there is none, record it."""
         arrays = *inputs, *outputs
         kind = self.planning, kind_of(arrays)
         schedule = schedules.get(kind)
@@ -223,17 +223,17 @@ class Transform(Uncopied):
         return schedule
 
     def _allocate(self, depth: int, lengths: Sequence[int]) -> list[list[np.ndarray]]:
-        """Buffers of some lengths for every slot, all in one block of memory."""
+        """Allocate buffers of some lengths for every slot, all in one block of memory."""
         dtype = self.exchange_dtype
-        # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
-        # exchange whose two buffers start at one address for one in place, whatever their counts.
+        # Each buffer, even an empty one, starts on a cache line of its own: if the two buffers of a nonblocking
+        # exchange start at the same address, Open MPI takes it for an exchange in place, whatever the counts.
         line = ALIGNMENT // dtype.itemsize
         lengths = [max(1, -(-length // line)) * line for length in lengths]
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
         if held < depth * each or (held > depth * each and not self.planning):
-            self._memory = None  # free before there is more
+            self._memory = None  # freed before new memory is allocated
             self._memory = zeros((depth * each,), dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
         return [
@@ -242,7 +242,7 @@ class Transform(Uncopied):
         ]
 
     def describe(self) -> str:
-        """Return what was chosen and what it costs, as text."""
+        """Return the settings and the memory that they take, as text."""
         self.check_in_use()
         tuned = f"; {self.tuned}" if self.tuned is not None else ""
         if self.refinement is not None:
@@ -254,23 +254,23 @@ class Transform(Uncopied):
 
     @property
     def load(self) -> Load:
-        """Tell how long this rank has computed and waited in the calls since the settings were chosen."""
+        """Return how long this rank has computed and waited in the calls since the settings were chosen."""
         self.check_in_use()
         return self._pipelines["whole"].load if self._pipelines else Load()
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         """Search for the fastest settings and use them (collective).
 
-        Mode, depth, slices per message, exchanges in flight, polls per exchange and FFTW's effort
-        are searched, as far as the plan was not asked for them by name; the number of threads is fixed
-        by the runtime. What was gained is in `tuned`, what was tried in `trials`. To keep it in a
-        file, use the plan's `tune`. Results may differ in the last bits from those before, when
-        another effort wins; not from ``wait="off"`` with the same effort.
+        The search covers the way to wait, depth, slices per message, exchanges in flight, polls per exchange and FFTW's
+        effort, except for settings that were requested; the number of threads is fixed by the runtime. The gain is in
+        `tuned`, the measurements are in `trials`. To store the result in a file, use the plan's `tune`. If another
+        effort wins, results may differ in the last bits from earlier ones, but not from ``wait="off"`` with the same
+        effort.
 
         Parameters
         ----------
         budget_s : float
-            Seconds that it may take, about.
+            Approximate number of seconds for the search.
         progress : callable, optional
             ``progress(what, done, total)``, called on rank 0 now and then; `done` and `total` are
             seconds.
@@ -282,7 +282,7 @@ class Transform(Uncopied):
         Raises
         ------
         InputError
-            On all ranks, when the budget is no positive number or differs between ranks.
+            On all ranks, if the budget is no positive number or differs between ranks.
         """
         self.check_in_use()
         with self.runtime.collective_section("tuning a transform"):
@@ -292,16 +292,16 @@ class Transform(Uncopied):
         return self.tuned
 
     def check_in_use(self) -> None:
-        """Raise `ClosedError` after the plan was closed."""
+        """Raise `ClosedError` if the plan has been closed."""
         if self._released:
             raise ClosedError(f"expected a plan in use, received one that was closed: {self!r}")
 
     def compute(self, *arrays: np.ndarray, out: Any = None) -> Any:
-        """All local work of the call and none of its communication; the result means nothing."""
+        """Do all local work of the call and none of its communication; the result is meaningless."""
         return self._call("compute", arrays, out)
 
     def communicate(self, *arrays: np.ndarray, out: Any = None) -> Any:
-        """Run the call's exchanges, one after another, and nothing else; no result."""
+        """Make the call's exchanges, one after another, and nothing else; there is no result."""
         return self._call("exchange", arrays, out)
 
     def __call__(self, *arrays: np.ndarray, out: Any = None) -> Any:
@@ -336,18 +336,18 @@ class Transform(Uncopied):
             self._pipelines[what](self._keys, *self._prepared(inputs, targets, what))
 
     def _prepared(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[Any, ...]:
-        """As `prepare`; what fails here is raised on all ranks (collective then)."""
+        """Return the result of `prepare`; a failure is raised on all ranks."""
         try:
             return self.prepare(inputs, outputs)
         except Exception as error:
             return self.refuse(error, what)
 
     def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
-        """Return what the pipelines take besides their slices: a schedule, and the addresses of its arrays."""
+        """Return the arguments of the pipelines besides their slices: a schedule, and the addresses of its arrays."""
         return self._recorded(inputs, outputs), addresses_of((*inputs, *outputs))
 
     def trial_arrays(self, entries: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Make inputs (zero) and outputs of so many planes or fields, as for `run_planes`."""
+        """Make inputs (zero) and outputs of `entries` planes or fields, for `run_planes`."""
 
         def trial(spec: ArraySpec) -> np.ndarray:
             count = entries if spec.slices == self._entries else spec.slices
@@ -356,7 +356,7 @@ class Transform(Uncopied):
         return [trial(spec) for spec in self.inputs], [trial(spec) for spec in self.outputs]
 
     def nbytes_of_arrays(self) -> int:
-        """Bytes of one slice's inputs and outputs on this rank."""
+        """Return the bytes of one slice's inputs and outputs on this rank."""
         return (
             sum(
                 int(np.prod(spec.shape[-spec.dimensions :])) * spec.dtype.itemsize
@@ -385,7 +385,7 @@ class Transform(Uncopied):
             self.configure(settings)
 
     def release(self) -> None:
-        """Let go of buffers and plans: they are in a cycle, which Python would find late."""
+        """Drop buffers and plans, which are in a reference cycle that Python would collect late."""
         self._released, self.refinement = True, None
         for name in self._held:
             setattr(self, name, None)
@@ -401,8 +401,9 @@ class Transform(Uncopied):
         if bound is not None:
             self._run(what, bound)
             return returned
-        # This call may be several things that all ranks do, above all one of the first, which are compared: what a
-        # signal handler raises between two of them is held, and told with the next header. A call that is known is one.
+        # A call may consist of several collective actions, especially one of the first calls, whose settings are
+        # compared. An exception that a signal handler raises between two of them is held back, and reported with the
+        # next header. A prepared call is a single action.
         with held_signals():
             self._call_anew(what, arrays, out, made, results)
         return returned
@@ -410,7 +411,7 @@ class Transform(Uncopied):
     def _call_anew(
         self, what: str, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...], results: tuple[Any, ...]
     ) -> None:
-        """Check the arrays of a call and make it; keep what is prepared for arrays that may come again."""
+        """Check the arrays of a call and make it; keep the prepared call for arrays that may be used again."""
         problem = self._problem(arrays, out, results)
         if problem is not None:
             self.refuse(problem, what)
@@ -439,13 +440,13 @@ class Transform(Uncopied):
                 result[...] = planes.reshape(result.shape)
 
     def _made_results(self) -> tuple[DistArray, ...]:
-        """Arrays for a result."""
+        """Make arrays for the results."""
         if self._result_memory is None:
             self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
         return tuple(spec.wrap(memory.empty()) for spec, memory in zip(self.outputs, self._result_memory))
 
     def _run(self, what: str, bound: BoundCall) -> None:
-        """Make a call with arrays that fit: in compiled code as a whole, or by a pipeline."""
+        """Make a call with arrays that fit, as a whole in compiled code or by a pipeline."""
         if bound.call is not None and what == "whole":
             bound.call()
             return
@@ -455,19 +456,19 @@ class Transform(Uncopied):
         self._pipelines[what](self._keys, *bound.prepared)
 
     def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
-        """Make a function that makes a whole call without a pipeline, or None."""
+        """Return a function that makes a whole call without a pipeline, or None."""
         return None
 
     def can_bind(self, outputs: list[np.ndarray]) -> bool:
-        """Tell whether what is prepared of inputs and these outputs is all that their data is needed for."""
+        """Return whether a prepared call for these outputs needs nothing but their addresses."""
         return False
 
     def refuse(self, problem: str | Exception, what: str = "whole") -> Any:
-        """Raise an error on all ranks, in place of a call: `InputError` for a text (collective)."""
+        """Raise an error on all ranks instead of a call, an `InputError` if it is a text (collective)."""
         self._pipelines[what]((), problem=problem)
 
     def _problem(self, arrays: tuple[Any, ...], out: Any, results: tuple[Any, ...]) -> str | None:
-        """Say what is wrong with the arguments, or None."""
+        """Return what is wrong with the arguments, or None."""
         if len(arrays) != len(self.inputs):
             return f"expected {len(self.inputs)} input array(s), received {len(arrays)}"
         for spec, given in zip(self.inputs, arrays):
@@ -489,18 +490,18 @@ class Transform(Uncopied):
 
 
 def natural_parts(located: Sequence[ArrayReference], specs: Sequence[ArraySpec]) -> list[ArrayReference]:
-    """Return located arrays as transforms see them."""
+    """Return located arrays with the order of axes of the transforms."""
     return [one.part(spec.as_transformed(one.array)) for one, spec in zip(located, specs)]
 
 
 def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:
-    """Tell whether FFTW can work in some outputs where they lie."""
+    """Return whether FFTW can work directly in some outputs."""
     return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
 
 
 @contextmanager
 def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) -> Iterator[list[np.ndarray]]:
-    """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
+    """Return a ``with`` block with arrays in which FFTW can work, which are copied to the outputs at the end."""
     targets = [
         out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
     ]
@@ -511,5 +512,5 @@ def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) ->
 
 
 def fits(array: np.ndarray) -> bool:
-    """Tell whether plans for contiguous, aligned arrays can work on this one."""
+    """Return whether plans for contiguous, aligned arrays can work on this one."""
     return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

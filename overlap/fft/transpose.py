@@ -1,7 +1,7 @@
-"""`Transpose`: arrays that change their distribution, entry by entry, as pipelines that hide the exchanges.
+"""`Transpose`: changes of arrays' distribution, entry by entry, as pipelines that hide the exchanges.
 
-An *entry* is what an array has for one index of its leading axes, those that no rank splits. Each slice packs some
-entries into its slot's buffers, exchanges them, and unpacks what it was sent.
+An *entry* is the part of an array for one index of its leading axes, which are not split. Each slice packs some entries
+into its slot's buffers, exchanges them, and unpacks the received ones.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from .array_spec import ArraySpec
 from .on_runtime import OnRuntime, PlanComm
 from .planning.settings import Settings, settings_problem
 
-MESSAGE_NBYTES = 256 * 1024  # that a rank sends at least, where there are entries enough
+MESSAGE_NBYTES = 256 * 1024  # least bytes of a rank's message, if there are enough entries
 DEPTH = 4
 Split = int | Sequence[int] | Mapping[str, Any] | Placed
-"""How an array is split: along which axes; the arguments of `DistArray.redistribute`; or like another one."""
+"""The distribution of an array: split axes, arguments of `DistArray.redistribute`, or another array or spec."""
 
 
 class Transpose(OnRuntime):
     """A plan that moves arrays from one distribution to another, and back.
 
-    Any two will do: other axes, grids of ranks, weights, given shares. Leading axes that are split in neither are
-    the batch: their entries travel one after the other, each while others are packed and unpacked. Making, calling and
+    The two may differ in axes, grids of ranks, weights or shares. Leading axes that are split in neither are the batch:
+    their entries are exchanged one after the other, each while others are packed and unpacked. Making, calling and
     closing a plan is collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on, see `Plan`; all ranks of the runtime.
+        See `Plan`; all ranks of the runtime.
     shape : tuple of int
         Global shape.
     source, target : int, sequence of int, dict, DistArray or ArraySpec
         How arrays are split before and after: the axes, a dict of the arguments of `DistArray.redistribute`
-        (``{"axes": (0, 1), "grid": (2, 2), "shares": {0: (5, 3)}}``), or what to be distributed like.
+        (``{"axes": (0, 1), "grid": (2, 2), "shares": {0: (5, 3)}}``), or an array or spec with that distribution.
     dtype : dtype
-        Any that needs no Python objects.
+        Any data type without Python objects.
     settings : Settings or dict, optional
-        How the pipeline runs: `wait`, `depth`, `in_flight`, `polls`, and in `chunk` entries per message. What is not
-        named is chosen; the first calls compare ways to wait.
+        `wait`, `depth`, `in_flight`, `polls`, and in `chunk` the entries per message. Settings that are not given are
+        chosen; the first calls compare ways to wait.
     exchange : {None, "f4"}
-        ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
+        ``"f4"``: doubles are sent as singles. All numbers are rounded, also those that stay on their rank.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Transpose(OnRuntime):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks.
+        On all ranks, if an argument is bad or differs between ranks.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class Transpose(OnRuntime):
             parts = here.local_slice[first:], there.local_slice[first:]
             crossing = Crossing.between(self.runtime.coordinator.allgather(parts), self.comm.rank)
             self._ways = crossing, crossing.reversed()
-            # Entries of a message lie side by side along the last axis of the batch.
+            # Entries of a message are consecutive along the last axis of the batch.
             nbytes = max(1, local_nbytes(lengths[first:], dtype, self.comm.size))
             self._chunk = max(1, min(run, requested.chunk or MESSAGE_NBYTES // nbytes))
             self._keys = [
@@ -148,7 +148,7 @@ class Transpose(OnRuntime):
         Parameters
         ----------
         entries : int, optional
-            As many as travel in one message, at most; by default those of the plan's own messages.
+            Largest number of entries in a message; by default that of the plan's own messages.
 
         Returns
         -------
@@ -189,13 +189,14 @@ class TransposeDirection(Uncopied):
     """One direction of a `Transpose`: call it with an array, or await it in slice programs.
 
     In a slice program ``await t.forward.apply(u[i], v[i], slot)`` moves an entry, with a slot of `Transpose.buffers`.
-    To compute something meanwhile take it apart: `pack`, ``pending = await overlap.start(t.forward.operation(slot))``,
-    then ``await pending`` and `unpack`. Where several entries travel together, arrays have one axis more, the first.
+    To compute something during the exchange, use the parts: `pack`, ``pending = await
+    overlap.start(t.forward.operation(slot))``, then ``await pending`` and `unpack`. If a message has several entries,
+    arrays have an additional first axis.
 
     Attributes
     ----------
     source, target : ArraySpec
-        The arrays that go in, and come out.
+        The input and output arrays.
 
     Examples
     --------
@@ -228,7 +229,7 @@ class TransposeDirection(Uncopied):
             await self.operation(slot, entries)
             self._crossing.unpack(slot[1], target[key])
 
-        program.__qualname__ = f"Transpose.{name}"  # the ranks compare it
+        program.__qualname__ = f"Transpose.{name}"  # compared between the ranks
         self._pipeline: Any = plan.runtime.pipelined(
             program,
             buffers=plan.buffers,
@@ -246,7 +247,7 @@ class TransposeDirection(Uncopied):
         Parameters
         ----------
         array : ndarray or DistArray
-            This rank's part, distributed as `source` of the plan is; as `target`, of `backward`.
+            This rank's part, distributed like `source` of the plan, for `backward` like `target`.
         out : ndarray, optional
             Where to put the result.
 
@@ -266,7 +267,7 @@ class TransposeDirection(Uncopied):
         if out is None:
             try:
                 result = self.target.empty()
-            except Exception as error:  # on this rank alone, perhaps
+            except Exception as error:  # perhaps on this rank alone
                 problem = error
         elif problem is None:
             problem = self.target.target_problem(out, "out")
@@ -297,7 +298,7 @@ class TransposeDirection(Uncopied):
         self._pack(entries, slot, len(entries))
 
     def operation(self, slot: tuple[np.ndarray, np.ndarray], entries: int = 1) -> Operation:
-        """Return the exchange of so many entries, to be awaited or started; for a skeleton, too.
+        """Return the exchange of `entries` entries, to be awaited or started; for a skeleton, too.
 
         Parameters
         ----------
@@ -311,13 +312,13 @@ class TransposeDirection(Uncopied):
         Raises
         ------
         InputError
-            In the slice: the slot has no room for so many.
+            In the slice: the slot has no room for this number of entries.
         """
         self._fits(slot, entries)
         return self._plan._comm.Alltoallv(*self._crossing.messages(*slot, entries))
 
     def unpack(self, slot: tuple[np.ndarray, np.ndarray], target: np.ndarray) -> None:
-        """Store what `operation` has brought, as many entries as were packed.
+        """Store the entries that `operation` has received, as many as were packed.
 
         Parameters
         ----------
@@ -346,14 +347,14 @@ class TransposeDirection(Uncopied):
         Raises
         ------
         InputError
-            In the slice: as of `pack` and `unpack`.
+            In the slice: see `pack` and `unpack`.
         """
         self.pack(source, slot)
         await self.operation(slot, len(self._several(source, 0)))
         self.unpack(slot, target)
 
     def release(self) -> None:
-        """Let go of the buffers."""
+        """Drop the buffers."""
         self._pipeline = None
 
     def __str__(self) -> str:
@@ -367,7 +368,7 @@ class TransposeDirection(Uncopied):
         self._crossing.pack(self._crossing.pieces(source), *slot, entries, self._plan.exchange)
 
     def _several(self, array: np.ndarray, side: int) -> np.ndarray:
-        """Return one entry or several with an axis for several."""
+        """Return one entry or several as an array of several entries."""
         shape, dtype = self._entry_shapes[side], self._plan.dtype
         if isinstance(array, np.ndarray) and array.dtype == dtype:
             if array.shape == shape:
@@ -380,7 +381,7 @@ class TransposeDirection(Uncopied):
         )
 
     def _fits(self, slot: Any, entries: int) -> None:
-        """Raise an error where a slot is none with room for so many entries: MPI would read or write beyond it."""
+        """Raise an error if `slot` has no room for `entries` entries, since MPI would read or write beyond it."""
         self._plan._check_in_use()
         if problem := count_problem("entries", entries):
             raise InputError(problem)
@@ -394,7 +395,7 @@ class TransposeDirection(Uncopied):
 
 
 def _place(comm: Any, lengths: tuple[int, ...], name: str, given: Split) -> tuple[Distribution, dict[str, Any]]:
-    """Return how arrays of a shape are split, and what of it must be the same on all ranks."""
+    """Return the distribution of arrays of a shape, and the values of it that must be equal on all ranks."""
     if not isinstance(given, Mapping):
         given = {"axes": given}
     if "axes" not in given or not set(given) <= {"axes", "grid", "weights", "shares"}:
@@ -407,7 +408,7 @@ def _place(comm: Any, lengths: tuple[int, ...], name: str, given: Split) -> tupl
 
 
 def _problem(shape: Any, dtype: Any) -> str | None:
-    """Say what is wrong with the global shape or the data type, or None."""
+    """Return what is wrong with the global shape or the data type, or None."""
     lengths = integers(shape)
     if not lengths or min(lengths) < 0:
         return f"expected a shape of one integer >= 0 or more, received {shown(shape)}"

@@ -317,7 +317,7 @@ class Runtime(Resource):
         Parameters
         ----------
         deadline_s : float or None
-            As of `Runtime`.
+            See `Runtime`.
         """
         with held_signals():
             self.coordinator.paused = False

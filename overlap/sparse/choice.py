@@ -27,7 +27,7 @@ def faster_cg(
     Parameters
     ----------
     A, b, M, comm
-        As for `cg`.
+        See `cg`.
 
     Returns
     -------

@@ -182,7 +182,7 @@ def pipecg(
     Parameters
     ----------
     A, b, x0, rtol, atol, maxiter, M, callback, comm
-        As for `cg`.
+        See `cg`.
 
     Returns
     -------
@@ -264,7 +264,7 @@ def bicgstab(
     Parameters
     ----------
     A, b, x0, rtol, atol, maxiter, M, callback, comm
-        As for `cg`.
+        See `cg`.
 
     Returns
     -------

@@ -52,7 +52,7 @@ class Matrix(CollectiveContext):
     count : int
         Rows (of blocks) of this rank, any number.
     transport, deadline_s
-        As for `Halo`.
+        See `Halo`.
 
     Attributes
     ----------

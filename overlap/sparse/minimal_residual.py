@@ -44,7 +44,7 @@ def gmres(
     Parameters
     ----------
     A, b, x0, rtol, atol, comm
-        As for `cg`.
+        See `cg`.
     restart : int, optional
         Steps until a restart; 20 by default, and never more than there are unknowns. So many vectors are kept.
     maxiter : int, optional
@@ -52,7 +52,7 @@ def gmres(
     M : optional
         As for `cg`, but need not be positive definite.
     callback : callable, optional
-        As for `cg`.
+        See `cg`.
     callback_type : {"x", "pr_norm"}
         ``"x"``: `callback` is called with this rank's part of x after each cycle. ``"pr_norm"``: with norm(M r)/norm(b)
         after each step. scipy's ``"legacy"`` is refused.
@@ -216,7 +216,7 @@ def minres(
     Parameters
     ----------
     A, b, x0, rtol, atol, callback, comm
-        As for `cg`.
+        See `cg`.
     shift : float
         A real number that is subtracted from the diagonal of A.
     maxiter : int, optional

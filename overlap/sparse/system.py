@@ -47,7 +47,7 @@ class System:
         Needed where A is no `Matrix`. A rank waits for others in a sum as long as the runtime of an `AsyncComm` says,
         else for a minute.
     rtol, atol, maxiter, callback
-        As of `cg`.
+        See `cg`.
     problem : str, optional
         What is wrong with the solver's other arguments on this rank.
     shift : float

@@ -367,7 +367,7 @@ def Function(*args: Any, tensor: object = None, **kwargs: Any) -> np.ndarray:
 
 
 def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
-    """Tell whether making an array is this rank's own business: no communicators of the world are to be made for it."""
+    """Return whether this rank makes the array alone, without communicators of the world."""
     if subcomm is not None and (
         not isinstance(subcomm, tuple | list) or any(isinstance(comm, MPI.Comm) for comm in subcomm)
     ):

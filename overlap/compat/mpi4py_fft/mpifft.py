@@ -88,7 +88,7 @@ class PFFT:
     comm_backend : {"MPI"}
         As programs pass it that also run on the branch of mpi4py-fft for GPUs, which has others.
     wait : {"auto", "off", "block", "poll"}
-        As of `overlap.FFT3`.
+        See `overlap.FFT3`.
     deadline_s : float
         As of `Runtime`; that of the first of the plans on `comm` that are in use together.
     weights : sequence of numbers, optional

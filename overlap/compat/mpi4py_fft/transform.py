@@ -173,7 +173,7 @@ def arguments_problem(
 
 
 def axes_problem(axes: Any, known: Sequence[int], count: int) -> str | None:
-    """Say what is wrong with the axes that a call names, of a plan that transforms `known` ones of `count`, or None."""
+    """Return what is wrong with the axes of a call, for a plan that transforms `known` axes of `count`, or None."""
     if axes is None or set(axes_of_array(axes, count) or ()) == set(known):
         return None
     return f"expected the axes of the plan, {tuple(known)}, or None, received {repr_of(axes)}"

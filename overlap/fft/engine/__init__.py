@@ -1,1 +1,1 @@
-"""What a plan runs on: local FFTs, sweeps, packing, and the tasks of a pipeline."""
+"""The engine of all plans: local FFTs, sweeps, packing, and the tasks of a pipeline."""

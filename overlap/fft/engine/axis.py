@@ -1,4 +1,4 @@
-"""`Axis`: what is known of a transformed axis, on grids that may be finer than the resolved one."""
+"""`Axis`: a transformed axis, on grids that may be finer than the resolved one."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Axis:
     fine : int
         Points of the grid in real space, `points` or more.
     kind : str
-        "c2c"; "r2c": data are real before the forward transform, half the modes; or one of `kinds.REAL_KINDS`, which
-        have no finer grid.
+        "c2c"; "r2c" (data are real before the forward transform, and half the modes are kept); or one of
+        `kinds.REAL_KINDS`, which have no finer grid.
     nyquist : {"drop", "keep", "split"}
-        What becomes of mode ``points // 2`` on a finer grid. "split": there it stands for itself and
-        its negative twin, half of it for each; sweeps of such a line transform no other axis.
+        What becomes of mode ``points // 2`` on a finer grid. "split": there it is halved between itself and its
+        negative counterpart; sweeps of such a line transform no other axis.
     orthogonal : bool
-        The ends of a cosine or sine transform are scaled such that it is orthogonal, but for a factor.
+        The ends of a cosine or sine transform are scaled such that it is orthogonal, except for a factor.
     given : int or None
-        Points that arrays in real space have, if not `fine`: others are zeros, or cut off.
+        Points of arrays in real space, if not `fine`: missing points are zeros, surplus points are cut off.
     """
 
     points: int
@@ -47,18 +47,18 @@ class Axis:
 
     @property
     def real(self) -> bool:
-        """Tell whether data are real before the forward transform, and complex after it."""
+        """Return whether data are real before the forward transform, and complex after it."""
         return self.kind == "r2c"
 
     def real_kind(self, forward: bool) -> int | None:
-        """Return FFTW's number of the cosine or sine transform of a direction; None: it is a Fourier transform."""
+        """Return FFTW's number of the cosine or sine transform in a direction; None for a Fourier transform."""
         if self.kind not in REAL_KINDS:
             return None
         one = REAL_KINDS[self.kind]
         return one.number if forward else REAL_KINDS[one.inverse].number
 
     def scaled_ends(self, forward: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ends that are multiplied by sqrt(2) before it, and those that are divided by it after it."""
+        """Return the ends that are multiplied by sqrt(2) before the transform, and those divided by it afterwards."""
         if not self.orthogonal or self.kind not in REAL_KINDS:
             return (), ()
         one = REAL_KINDS[self.kind]
@@ -68,9 +68,9 @@ class Axis:
     def transform(
         self, program: CompiledProgram, plan: LineTransform, target: View, source: View, axis: int, forward: bool
     ) -> None:
-        """Write the transform along an axis of two views, with what its ends are scaled by.
+        """Write the transform along an axis of two views, with the scaling of its ends.
 
-        A source whose ends are scaled before (see `scaled_ends`) is overwritten.
+        If ends of the source are scaled before (see `scaled_ends`), the source is overwritten.
         """
         before, after = self.scaled_ends(forward)
         for end in before:
@@ -84,24 +84,24 @@ class Axis:
         program.copy(one, one, factor)
 
     def length(self, spectral: bool) -> int:
-        """Length of the axis in an array."""
+        """Return the length of the axis in an array."""
         if not spectral:
             return self.fine if self.given is None else self.given
         return self.points // 2 + 1 if self.real else self.points
 
     @property
     def alike(self) -> bool:
-        """Tell whether arrays have as many elements along it before the FFT, in it and after it, or half of them."""
+        """Return whether arrays have equally many elements along the axis before and after the FFT, or half of them."""
         return self.fine == self.points and self.given in (None, self.fine)
 
     @property
     def filled(self) -> slice:
-        """Range of the points, in an array and in the FFT of the fine grid, that are not zero or cut off."""
+        """Return the range of points that are neither zero nor cut off, in an array and in the FFT of the fine grid."""
         return slice(0, min(self.length(False), self.fine))
 
     @property
     def segments(self) -> list[tuple[slice, slice]]:
-        """Pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
+        """Return pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
         found = mode_segments(self.points, self.fine, half=self.real)
         if self.nyquist != "drop":
             kept = slice(0, self.points // 2 + 1)
@@ -109,7 +109,7 @@ class Axis:
         return found
 
     def fold(self, program: CompiledProgram, modes: View) -> None:
-        """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
+        """Add the negative counterpart of mode ``points // 2`` to that mode, in modes of the fine grid along axis 0."""
         nyquist = _one(modes, self.points // 2)
         if self.real:
             program.zero(nyquist.imag)
@@ -136,12 +136,12 @@ def _one(modes: View, index: int) -> View:
 
 
 def modes_dtype(dtype: DTypeLike, lines: Mapping[int, Axis]) -> np.dtype:
-    """Return the type of modes: that of the data, but for real ones that become complex along one of the axes."""
+    """Return the type of modes: that of the data, or complex if real data become complex along one of the axes."""
     return complex_of(dtype) if any(line.real for line in lines.values()) else np.dtype(dtype)
 
 
 def dtype_after(dtype: np.dtype, lines: Mapping[int, Axis], axes: Iterable[int], forward: bool) -> np.dtype:
-    """Return the type of data of some type when some axes have been transformed."""
+    """Return the type that data of `dtype` have after some axes have been transformed."""
     if not any(lines[axis].real for axis in axes):
         return dtype
     return complex_of(dtype) if forward else np.dtype(f"f{dtype.itemsize // 2}")

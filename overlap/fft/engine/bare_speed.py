@@ -1,4 +1,4 @@
-"""The bare speed of FFTW's transforms, called one by one from Python, to measure ours by."""
+"""The speed of FFTW's transforms alone, called one by one from Python, with which the engine is compared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .fftw import COLUMNS, complex_of, empty
 
 
 def _plan(source: np.ndarray, target: np.ndarray, axes: tuple[int, ...], effort: str) -> Any:
-    import pyfftw  # takes a third of a second, which every command would pay
+    import pyfftw  # takes a third of a second, which other commands need not spend
 
     return pyfftw.FFTW(source, target, axes=axes, flags=(f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"))
 
 
 def bare_fft_seconds(lines: int, length: int, dtype: DTypeLike, rounds: int = 5) -> float:
-    """Median time of nothing but contiguous, in-place (r2c: out-of-place) 1-D FFTs.
+    """Measure the median time of contiguous 1-D FFTs alone, in place (r2c: out of place).
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ def bare_fft_seconds(lines: int, length: int, dtype: DTypeLike, rounds: int = 5)
 
 
 def sweep_seconds(shape: tuple[int, ...], axes: tuple[int, ...], dtype: DTypeLike, rounds: int = 5) -> float:
-    """Median time of nothing but the FFTs along some axes of an array, at their fastest.
+    """Measure the median time of the FFTs along some axes of an array alone, in the fastest way.
 
-    The fastest of FFTW's own plan for the whole array, and of plans for blocks that stay in the
-    cache: planes of the other axes, or columns of a strided axis. In place; r2c in padded place.
+    The ways are FFTW's own plan for the whole array, and plans for blocks that stay in the cache: planes of the other
+    axes, or columns of a strided axis. All are in place; r2c in padded arrays.
 
     Parameters
     ----------
@@ -81,6 +81,6 @@ def sweep_seconds(shape: tuple[int, ...], axes: tuple[int, ...], dtype: DTypeLik
 
 
 def _fastest_seconds(ways: Sequence[Callable[[], object]], rounds: int) -> float:
-    """Median time of the fastest way, after a first round that touches new memory."""
+    """Return the median time of the fastest way, after a first round that touches new memory."""
     times_s = in_turns([partial(seconds_of, way) for way in ways], range(rounds + 1))
     return float(np.min(np.median(times_s[:, 1:], axis=1)))

@@ -1,6 +1,4 @@
-"""The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a
-`CompiledProgram`.
-"""
+"""The FFTs of a block in scratch memory: their sources and targets, their plans, and their instructions."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ from .lines import LineTransform
 from .program import GAP_NBYTES, SCRATCH, CompiledProgram, View
 
 SHORT = 128  # points of a line
-COMPETING_NBYTES = 2048  # between the points of a line
+COMPETING_NBYTES = 2048  # distance of the points of a line from which on they compete in the cache
 LONG = 256
-ARRAY_NBYTES = 2**22  # of lines' places in an array, from the first to the last: one that a cache of all cores holds
-HOT_NBYTES, FEWEST = 192 * 1024, 16  # of lines in scratch memory, and how many at least
+ARRAY_NBYTES = 2**22  # extent in the array of the lines of a block: it fits into a cache that all cores share
+HOT_NBYTES, FEWEST = 192 * 1024, 16  # bytes of lines in scratch memory, and their least number
 
 
 class BlockInPlace:
-    """A block in scratch memory, and its transform.
+    """A block in scratch memory whose FFTs are in place.
 
-    Modes that a finer grid has and the resolved one has not are neither transformed along the other
-    axes nor, going backward, ever anything but zero.
+    Modes of a finer grid that are not resolved are not transformed along the other axes; in the backward direction they
+    are always zero.
     """
 
     scales_last = False
@@ -45,24 +43,25 @@ class BlockInPlace:
         dtype = modes_dtype(dtype, lines)
         itemsize = dtype.itemsize
         real_axis = next((axis for axis, line in lines.items() if line.real), None)
-        apart = real_axis  # the axis whose FFT is out of place
+        out_of_place = real_axis  # the axis whose FFT is out of place
         modes = _in_scratch(spectral, lines, dtype, after)
         physical = last = modes
         beyond = after + -(-modes.nbytes // ALIGNMENT) * ALIGNMENT
         if turned is not None and list(lines) == [turned] and real_axis is None and spectral == fine:
-            # FFTW turns a block that is hot far faster than it could be copied with strides.
-            apart = turned
+            # FFTW transposes a block in the cache far faster than it could be copied with strides.
+            out_of_place = turned
             order = [*fine[:turned], *fine[turned + 1 :], fine[turned]]
             modes = last = _in_scratch(order, lines, dtype, beyond).moved_axis(-1, turned)
-        elif apart is not None:
+        elif out_of_place is not None:
             real = np.dtype(f"f{itemsize // 2}")
             physical = last = _in_scratch(fine, lines, real, beyond)
-        self._modes, self._physical, self._apart = modes, physical, apart
+        self._modes, self._physical, self._out_of_place = modes, physical, out_of_place
         axes = list(lines)
-        # Cosine and sine transforms of what is not complex yet, or no more.
+        # Cosine and sine transforms of data that are still, or again, real.
         at = len(axes) if real_axis is None else axes.index(real_axis)
         self._on_real = () if real_axis is None else tuple(axes[:at] if forward else axes[at + 1 :])
-        self.keeps_source = forward and real_axis is not None and real_axis == next(iter(lines))  # all FFTs do
+        # No FFT overwrites its source.
+        self.keeps_source = forward and real_axis is not None and real_axis == next(iter(lines))
         self.nbytes = last.offset + last.nbytes
         self._plans, self._gaps = [], []
         self._folds = [
@@ -74,7 +73,7 @@ class BlockInPlace:
         memory = empty(self.nbytes, np.uint8)
         for position, axis in enumerate(axes):
             bounds = [[slice(None)]] * len(shape)
-            # Going forward those that are transformed already, backward those that are not yet.
+            # Forward: axes that have been transformed; backward: axes that are still to be transformed.
             for other in axes[:position] if forward else axes[position + 1 :]:
                 bounds[other] = [pair[1] for pair in lines[other].segments]
             for where in product(*bounds):
@@ -85,7 +84,7 @@ class BlockInPlace:
                     axis,
                     forward,
                     direction.effort,
-                    keep=self.keeps_source and axis == apart,
+                    keep=self.keeps_source and axis == out_of_place,
                     real_kind=lines[axis].real_kind(forward),
                 )
                 self._plans.append((plan, lines[axis], axis, where))
@@ -97,19 +96,19 @@ class BlockInPlace:
                 self._gaps.append(tuple(box))
 
     def _ends_of(self, axis: int, modes: View, physical: View) -> tuple[View, View]:
-        """Tell what an FFT reads and writes: out of place, or in place."""
+        """Return the source and the target of an FFT, which are the same if it is in place."""
         if axis in self._on_real:
             return physical, physical
-        if axis != self._apart:
+        if axis != self._out_of_place:
             return modes, modes
         return (physical, modes) if self._forward else (modes, physical)
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Tell where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
+        """Return the block's input and output; `physical`: the real-space side, if it is not the block's own."""
         modes = self._modes
         if physical is None:
             physical = self._physical
-        elif self._apart is None:
+        elif self._out_of_place is None:
             modes = physical
         return (physical, modes) if self._forward else (modes, physical)
 
@@ -131,10 +130,10 @@ class BlockInPlace:
 
 
 class BlockChain:
-    """A block whose first and last FFTs are out of place, with scratch memory between them, or whose only one is.
+    """A block whose first and last FFTs, or whose only FFT, are out of place, with scratch memory in between.
 
-    That is faster than in place, `BlockInPlace`, where points of a line are not beside each other and as many
-    as no power of two, FFTW would copy them, or more than `SHORT`.
+    This is faster than `BlockInPlace` if the points of a line are not adjacent and their number is no power of two (in
+    place FFTW would copy them) or more than `SHORT`.
     """
 
     keeps_source, scales_last = True, False
@@ -180,7 +179,7 @@ class BlockChain:
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], direction: Direction) -> bool:
-        """Tell whether some FFTs of a box are to be made like that."""
+        """Return whether this way is used for some FFTs of a box."""
         axes, inner = list(lines), len(shape) - 1
         return (
             direction.turned not in axes
@@ -195,7 +194,7 @@ class BlockChain:
         )
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Tell where what goes in lies, and what comes out."""
+        """Return the block's input and output."""
         return self._ends[0], self._ends[-1]
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
@@ -205,11 +204,10 @@ class BlockChain:
 
 
 class BlockFromArray:
-    """Some long lines of an array, whose points are far apart: transformed from there to contiguous lines in scratch
-    memory.
+    """Some long lines of an array with distant points, transformed to contiguous lines in scratch memory.
 
-    Where an array is not contiguous, or does not begin as aligned as FFTW requires, the lines are copied first to
-    places as far apart: the same plan serves all arrays.
+    If an array is not contiguous, or not aligned as FFTW requires, the lines are first copied to memory with the same
+    strides, so that the same plan serves all arrays.
     """
 
     keeps_source = scales_last = True
@@ -242,7 +240,7 @@ class BlockFromArray:
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction) -> bool:
-        """Tell whether the FFTs of a box are to be made like that."""
+        """Return whether this way is used for the FFTs of a box."""
         if len(lines) != 1 or dtype != np.dtype(complex):
             return False
         ((axis, line),) = lines.items()
@@ -259,12 +257,12 @@ class BlockFromArray:
 
     @staticmethod
     def at_once(shape: tuple[int, ...], lines: dict[int, Axis]) -> int:
-        """Tell how many lines a block has."""
+        """Return the number of lines of a block."""
         ((_, line),) = lines.items()
         return max(FEWEST, HOT_NBYTES // (16 * line.points))
 
     def ends(self, physical: View | None = None) -> tuple[View, View]:
-        """Tell where what goes in lies, and what comes out."""
+        """Return the block's input and output."""
         return self._ends
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
@@ -273,10 +271,10 @@ class BlockFromArray:
 
 
 def _in_scratch(shape: Sequence[int], lines: Collection[int], dtype: np.dtype, offset: int) -> View:
-    """Place a block in scratch memory, in C order, with gaps where points of its lines would compete in the cache.
+    """Place a block in scratch memory in C order, with gaps if points of its lines would compete in the cache.
 
-    Addresses with one remainder modulo 4 KiB have the same few places in a cache of the first level. Lines along the
-    last axis need no gaps.
+    Addresses that are equal modulo 4 KiB share the same few places in a first-level cache. Lines along the last axis
+    need no gaps.
     """
     strides, last = [dtype.itemsize], len(shape) - 1
     for axis in range(last, 0, -1):
@@ -287,9 +285,9 @@ def _in_scratch(shape: Sequence[int], lines: Collection[int], dtype: np.dtype, o
 
 
 def _leaves_source(lines: dict[int, Axis], direction: Direction) -> bool:
-    """Tell whether the first transform writes nothing to its source, where it has another target."""
+    """Return whether the first transform, if it is out of place, does not overwrite its source."""
     return not any(line.scaled_ends(direction.forward)[0] for line in list(lines.values())[:1])
 
 
 BlockFFTs = BlockInPlace | BlockChain | BlockFromArray
-"""The FFTs of a block, made in one of these ways."""
+"""The FFTs of a block, in one of the three ways."""

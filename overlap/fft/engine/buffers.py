@@ -1,4 +1,4 @@
-"""Where programs find their data: arrays with their addresses, and the buffers of a slot."""
+"""The data of programs: arrays with their addresses, and the buffers of a slot."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .program import BASES, RECEIVE, SEND, View
 
 
 class ArrayReference:
-    """An array with its address, or with that of one that stands for any array like it.
+    """An array with its address, or with a placeholder address that represents all arrays of its kind.
 
     Attributes
     ----------
     kind : (tuple of int, bool)
-        Its strides, and whether it begins as aligned as FFTW requires: programs depend on these.
+        Its strides, and whether it is aligned as FFTW requires; programs depend on these.
     """
 
     __slots__ = ("address", "array", "kind", "strides")
@@ -31,18 +31,18 @@ class ArrayReference:
         return ArrayReference(view, self.address + address_of(view) - address_of(self.array))
 
     def view(self, base: int) -> View:
-        """Return the array as programs see it."""
+        """Return the array as a view on base `base`, for programs."""
         strides, aligned = self.kind
         return View(base, self.array.shape, strides, self.array.dtype, aligned=aligned)
 
 
 class Buffers:
-    """One slot's buffers: the remote pieces of a message, and what is received of one.
+    """The buffers of a slot: for the pieces of a message sent to other ranks, and for those received.
 
     Attributes
     ----------
     bases : ndarray of int64
-        Addresses for programs; those of the buffers, and room for others.
+        The addresses of the bases of programs: those of the buffers, and entries for others.
     """
 
     def __init__(self, send: np.ndarray, receive: np.ndarray) -> None:

@@ -1,14 +1,14 @@
-"""Schedules in compiled code: runs of their steps that compute, and whole calls, MPI's operations included.
+"""Schedules in compiled code: sequences of steps that compute, and whole calls including MPI operations.
 
-A schedule's steps are rows of words. One that *runs* something says which program, and where its bases are: so far
-after the beginning of one of the call's arrays, or at an address. One that *issues* an exchange says between which
-buffers, likewise, and where the other arguments of MPI stand. A call has only the addresses of its arrays to tell; so
-what was recorded once serves all arrays of one kind.
+A schedule's steps are rows of words. A row that *runs* a program has the program and its bases, each as an offset from
+the beginning of one of the call's arrays or as an address. A row that *issues* an exchange has its buffers in the same
+form, and the address of the other arguments of MPI. A call passes only the addresses of its arrays, so a recorded
+schedule serves all arrays of one kind.
 
-Whole calls on several ranks begin with a header and end with an agreement (`overlap.runtime.scheduling.whole_call`):
-what is sent is what a pipeline's call would send. No Python runs in between. So signal handlers run after the call, and
-nothing can be torn; the watchdog reads in the call's state what it waits for, and since when. Whatever MPI refuses ends
-the call of compiled code with the number of the row.
+Whole calls on several ranks begin with a header and end with an agreement (`overlap.runtime.scheduling.whole_call`);
+the ranks exchange the same messages as in a pipeline's call. No Python runs in between, so signal handlers run after
+the call and cannot interrupt it. The watchdog reads from the call's state what it waits for, and since when. If MPI
+rejects an operation, compiled code returns with the number of the row.
 """
 
 from __future__ import annotations
@@ -86,29 +86,30 @@ from ...runtime.scheduling.whole_call import (
 from .execute import execute
 from .program import BASES, RECEIVE, SCRATCH, SEND
 
-PROGRAM, STOP, EXCHANGE, BASE = range(4)  # words of a row: where its program begins and ends, or its exchange's number
-FIXED = -1  # in place of an array's number: what follows is an address
+PROGRAM, STOP, EXCHANGE, BASE = range(4)  # words of a row: begin and end of its program, or the number of its exchange
+FIXED = -1  # instead of an array's number: an address follows
 ROW_WORDS = BASE + 2 * BASES
-COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)  # of an exchange
+# Words of an exchange.
+COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)
 NO_EXCHANGE = -1
 WORD = (1 << 64 - TAG_BITS) - 1
-LOOKS = 64  # at a rank's word, before MPI is come to
+LOOKS = 64  # reads of a rank's word between two calls of MPI
 
 
 @njit
 def execute_rows(tables: int, first: int, stop: int, arrays: int, scratch: int) -> None:
-    """Execute some rows of a schedule, which compute.
+    """Execute some computing rows of a schedule.
 
     Parameters
     ----------
     tables : int
-        Where the addresses and lengths of its tables stand: to hand over arrays would take longer than the rest.
+        Address of the list of the tables' addresses and lengths; passing arrays would take longer than everything else.
     first, stop : int
         The rows.
     arrays : int
-        Where the addresses of the call's arrays stand.
+        Address of the list of addresses of the call's arrays.
     scratch : int
-        The address of memory that nobody else uses meanwhile.
+        Address of memory that no other thread uses meanwhile.
     """
     listed = words(tables)
     code = carray(words(listed[0]), (listed[1], WIDTH))
@@ -132,17 +133,17 @@ def _locate(row: np.ndarray, arrays: int, scratch: int, bases: np.ndarray) -> No
 
 @njit
 def execute_call(tables: int, arrays: int, scratch: int) -> int:
-    """Make a whole call, MPI's operations included.
+    """Make a whole call, including its MPI operations.
 
     Parameters
     ----------
     tables, arrays, scratch : int
-        As of `execute_rows`.
+        See `execute_rows`.
 
     Returns
     -------
     int
-        OVER, or why it has stopped.
+        OVER, or the reason for which it has stopped.
     """
     listed = words(tables)
     code = carray(words(listed[0]), (listed[1], WIDTH))
@@ -294,7 +295,7 @@ def _rested(state: np.ndarray, sleep: int) -> int:
 
 @njit
 def _exchanged(mpi: np.ndarray, state: np.ndarray, exchange: np.ndarray, bases: np.ndarray, number: int) -> int:
-    """Make an exchange; return the code of MPI, 0 if all is well."""
+    """Make an exchange; return MPI's error code, 0 for success."""
     _begin(state, WAITING, number)
     given = (
         bases[SEND],
@@ -335,7 +336,7 @@ def _end(state: np.ndarray) -> None:
 
 @njit
 def _complete(mpi: np.ndarray, state: np.ndarray) -> None:
-    """Wait for the request: hot at first, then with longer and longer sleeps."""
+    """Wait for the request: poll without sleep at first, then with longer and longer sleeps."""
     request, flag = address_of(state) + 8 * REQUEST, address_of(state) + 8 * FLAG
     sleep = SHORTEST_SLEEP_US
     while True:

@@ -1,4 +1,4 @@
-"""A user's function that numba compiled, as a part of the compiled loop over blocks of planes."""
+"""A user's function, compiled by numba, as a part of the compiled loop over blocks of planes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ...lowlevel.memory import address_of, pointer
 
 @dataclass(frozen=True)
 class BlockPlaces:
-    """Where the planes of a block lie, in real space.
+    """The places of a block's planes in real space.
 
     Attributes
     ----------
     inputs, outputs, shared : int
-        Planes of the block, inputs first, and planes that all slices share.
+        Numbers of input and output planes of the block, inputs first in memory, and of planes that all slices share.
     nx : int
         Points of a row; rows are contiguous.
     step, shared_step : int
-        Bytes from a plane to the next one: of the block, of the shared planes.
+        Bytes from a plane to the next one, in the block and in the shared planes.
     dtype : numpy.dtype
     """
 
@@ -52,8 +52,8 @@ class CompiledFunction:
     Attributes
     ----------
     address : int
-        Address of a C function of a number of rows, the address of the shared planes' first of these rows,
-        and that of the block.
+        Address of a C function whose arguments are a number of rows, the address of the first of these rows in the
+        shared planes, and the address of the block.
     """
 
     def __init__(self, function: Any, takes_out: bool, places: BlockPlaces) -> None:
@@ -63,7 +63,7 @@ class CompiledFunction:
         self.address: int = self._callback.address or 0
 
     def check(self) -> None:
-        """Raise if the function has raised: no exception leaves a C function."""
+        """Raise if the function has raised; a C function itself cannot raise."""
         if self._failed[0]:
             self._failed[0] = 0
             raise RuntimeError(
@@ -73,7 +73,7 @@ class CompiledFunction:
 
 
 def can_be_compiled(function: Any) -> bool:
-    """Tell whether a `Function` may become a part of the compiled loop: numba compiled it, for arrays alone."""
+    """Return whether a `Function` can be a part of the compiled loop: numba has compiled it, for arrays only."""
     return isinstance(function.function, Dispatcher) and function.simple
 
 
@@ -83,7 +83,7 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     Raises
     ------
     InputError
-        It takes shared fields only where it may write to them.
+        It accepts only shared fields to which it can write.
     """
     if not can_be_compiled(function):
         return None
@@ -94,29 +94,27 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
             "writes to one, or was compiled for others (types.Array(..., readonly=True) in its signature mends that)"
         )
     if returned is None or (function.takes_out and returned != types.none):
-        return None  # Python code finds out whether what it returns is `out` itself
+        return None  # only Python code can check whether the returned array is `out` itself
     try:
         return CompiledFunction(function.function, function.takes_out, places)
-    except NumbaError:  # it returns what only Python code can take
+    except NumbaError:  # it returns values that only Python code can use
         return None
 
 
 def _returned(function: Any, places: BlockPlaces, read_only: bool) -> types.Type | None:
-    """Return the type that a `Function` returns for planes as they are given to it; None if it cannot be compiled for
-    them.
-    """
+    """Return the type that a `Function` returns for its planes; None if it cannot be compiled for them."""
     plane = types.Array(numba.from_dtype(places.dtype), 2, "C")
     out = plane if places.outputs == 1 else types.UniTuple(plane, places.outputs)
     given = (plane,) * places.inputs + (plane.copy(readonly=read_only),) * places.shared + (out,) * function.takes_out
     try:
         return types.Dispatcher(function.function).get_call_type(cpu_target.typing_context, given, {}).return_type
-    except (NumbaError, TypeError, AttributeError):  # the last: numba's, for `shared *= 2`
+    except (NumbaError, TypeError, AttributeError):  # numba raises the last for `shared *= 2`
         return None
 
 
 @intrinsic
 def _read_only(typing: Context, array: types.Array) -> Compilation:
-    """Return the same array, which compiled code cannot write to."""
+    """Return the array as one to which compiled code cannot write."""
 
     def generate(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -128,7 +126,7 @@ def _read_only(typing: Context, array: types.Array) -> Compilation:
 
 @intrinsic
 def _as_it_is(typing: Context, array: types.Array) -> Compilation:
-    """Return the same array."""
+    """Return the array as it is."""
 
     def generate(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -139,7 +137,7 @@ def _as_it_is(typing: Context, array: types.Array) -> Compilation:
 
 
 def _planes(count: int, step: int, kind: types.Type, access: Any = _as_it_is) -> Dispatcher:
-    """Make a compiled function that gives some planes at an address, as a tuple of arrays."""
+    """Make a compiled function that returns `count` planes at an address as a tuple of arrays."""
     if count == 0:
         return numba.njit(lambda address, shape: ())
     fewer, offset = _planes(count - 1, step, kind, access), (count - 1) * step
@@ -156,9 +154,8 @@ def _callback(function: Any, takes_out: bool, places: BlockPlaces, failed: int) 
     after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs, places.outputs == 1)
 
     @numba.njit
-    def copied(
-        made: np.ndarray, returned: np.ndarray
-    ) -> None:  # by hand: numba takes seconds to compile an assignment of arrays
+    def copied(made: np.ndarray, returned: np.ndarray) -> None:
+        # A loop, because numba takes seconds to compile an assignment of arrays.
         if made.shape != returned.shape:
             raise ValueError("shape")
         for row in range(made.shape[0]):

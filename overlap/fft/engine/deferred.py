@@ -1,7 +1,7 @@
-"""Deferred tiles: units of a last stage that are exchanged late, every message complete.
+"""Deferred tiles: units of a last stage that are exchanged late, in messages that each complete a part of the field.
 
-They are put aside where they are sent from: in memory of their own, message by message. What stays on the
-rank goes straight to the target. The stage's last FFTs, where it has any, are made of what a message completes.
+They are set aside in memory of their own, message by message, from which they are sent. The rank's own piece goes
+directly to the target. The stage's last FFTs, if it has any, are made of the part that a message completes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .program import ASIDE, RECEIVE, CompiledProgram, View
 from .stage import Stage, replaced
 from .sweep import Sweep
 
-MOST_MESSAGES = 16  # what is put aside is copied to every one of them
+MOST_MESSAGES = 16  # data that are set aside are copied to all messages
 
 
 class DeferredTiles:
@@ -28,24 +28,24 @@ class DeferredTiles:
     Parameters
     ----------
     stage : Stage
-        Cut along the axis that its exchange joins, or with a target that is no result yet.
+        A stage that is cut along the axis that its exchange joins, or whose target is not the result yet.
     done : int
-        Units that are not exchanged late.
+        Number of units that are not exchanged late.
     units : int
-        How many there are along the axis that the exchange splits.
+        Number of units along the axis that the exchange splits.
     chunk : int
-        How many of these go into a message; more, where there would be many messages.
+        Number of these units in a message; more if there would be too many messages.
 
     Attributes
     ----------
     parts : list of slice
-        Units of every message.
+        The units of every message.
     memory : ndarray
-        What is put aside.
+        Memory for the tiles that are set aside.
     address : int
-        Where that memory begins.
+        The address of that memory.
     receive_size : int
-        Elements received of one message, at most.
+        The largest number of elements received in a message.
     """
 
     def __init__(self, stage: Stage, done: int, units: int, chunk: int) -> None:
@@ -85,15 +85,15 @@ class DeferredTiles:
             unit = slice(0, length)
             tiles = [replaced(box, along, unit) for box in (unit_boxes.sent[blocks.rank], *boxes)]
             sweep = stage.first[length]
-            assert isinstance(sweep, Sweep)  # what is exchanged is not transformed in place
+            assert isinstance(sweep, Sweep)  # a stage with an exchange is not transformed in place
             self._sweeps[length] = sweep.retargeted(tiles)
 
     def message(self, part: slice) -> tuple[Message, np.ndarray]:
-        """Return the message of some late units, and the memory that it is sent from."""
+        """Return the message of some late units, and the memory from which it is sent."""
         return self._messages[part.start]
 
     def set_aside(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
-        """Write the first FFTs of some units, whose results are put aside."""
+        """Write the first FFTs of some units, whose results are set aside."""
         stage, blocks = self._stage, self._stage.blocks
         where = (slice(None),) * blocks.along
         for number in range(part.start, part.stop):
@@ -108,21 +108,21 @@ class DeferredTiles:
                 )
 
     def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
-        """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
+        """Write the unpacking of a late message, and the stage's last FFTs of that part."""
         stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
         pieces = message.pieces_received(RECEIVE)
         if not stage.then:
             write_unpacking(program, message, pieces, target)
             return
         pieces[blocks.rank] = target[message.received[blocks.rank]]
-        assert blocks.transpose is not None  # without an exchange nothing is late
+        assert blocks.transpose is not None  # only exchanges can be late
         split, where = blocks.transpose.split, (slice(None),) * blocks.along
         first, length = message.received[blocks.rank][split].start, target.shape[split]
         for number in range(self._done, blocks.units):
             here = blocks.unit(number)
             if length_of(here):
                 there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)]
-                assert isinstance(sweep, Sweep)  # what was set aside did not go to the target
+                assert isinstance(sweep, Sweep)  # tiles that are set aside do not go to the target
                 sweep = sweep.overlapping()
                 groups = sweep.groups[part]
                 sweep.write(
@@ -134,6 +134,6 @@ class DeferredTiles:
 
 
 def _in_all(piece: View, axis: int, first: int, length: int) -> View:
-    """Return a view of some indices of an axis, as the part from `first` on of one of all indices."""
+    """Return the view of an axis's whole length of which `piece` is the part that begins at `first`."""
     shape = (*piece.shape[:axis], length, *piece.shape[axis + 1 :])
     return replace(piece, shape=shape, offset=piece.offset - first * piece.strides[axis])

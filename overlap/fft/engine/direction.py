@@ -1,4 +1,4 @@
-"""`Direction`: what all stages and sweeps of a transform have in common."""
+"""`Direction`: the common options of all stages and sweeps of a transform."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Direction:
-    """What all stages of a transform have in common.
+    """The common options of all stages of a transform.
 
     Attributes
     ----------

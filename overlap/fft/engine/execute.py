@@ -1,9 +1,9 @@
 """The compiled loop that executes a `CompiledProgram`, without the GIL.
 
 A program is an array of instructions, one per row (see `program`, which writes them): rows of copies, as in
-`lowlevel.copy_table`, and others of the same form. Addresses are those of the bases plus offsets, so one program
-serves all arrays of one shape and strides. The loop knows nothing of arrays' bounds: what a program reads and
-writes is checked where it is written.
+`lowlevel.copy_table`, and others of the same form. Addresses are those of the bases plus offsets, so one program serves
+all arrays of one shape and strides. The loop does not know the bounds of arrays; they are checked when a program is
+written.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ from ...lowlevel.memory import call_function, clear, load, store
 
 ZERO, ADD, CALL, REPEAT = range(OTHERS, OTHERS + 4)
 FUNCTION, ARGUMENT = 7, 8  # of a call: ``function(argument, source, target)``
-COUNT, BODY = 7, 8  # of a repetition: how often, and of how many instructions that follow
+COUNT, BODY = 7, 8  # of a repetition: the count, and the number of instructions that follow and are repeated
 
 
 @njit
@@ -49,7 +49,7 @@ def _zero(target: int, line: np.ndarray) -> None:
 
 @njit
 def _add(target: int, source: int, line: np.ndarray) -> None:
-    """Add elements to others, where their numbers have `PRECISION` bytes."""
+    """Add elements, whose real numbers have `PRECISION` bytes, to others."""
     nbytes, precision = line[ELEMENT], line[PRECISION]
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
@@ -74,7 +74,7 @@ def execute(program: np.ndarray, bases: np.ndarray) -> None:
     ----------
     program : ndarray of int64, (instructions, WIDTH)
     bases : ndarray of int64
-        Addresses, by the numbers that the program's views were given.
+        Addresses of the bases, by their numbers.
     """
     at = 0
     while at < len(program):

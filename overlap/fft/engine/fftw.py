@@ -14,17 +14,17 @@ from ...lowlevel.memory import address_of
 from .library import Precision, precision
 from .wisdom import without
 
-ALIGNMENT = 64  # of what we allocate
+ALIGNMENT = 64  # of memory that the library allocates
 HUGE_PAGE_NBYTES = 2**21
-REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
-COLUMNS = 64  # of a strided transform at once: FFTW finds as good a plan for them as for all
-RARE_PRIMES = (11, 13)  # FFTW is fast at lengths of smaller ones, and one of these at most
+REQUIRED_ALIGNMENT = 16  # of arrays that an in-place plan accepts: FFTW's own requirement
+COLUMNS = 64  # columns of a strided transform for which FFTW plans: its plan is as good as one for all columns
+RARE_PRIMES = (11, 13)  # fast lengths are products of smaller primes and at most one of these
 
-_texts: dict[Precision, tuple[int, str]] = {}  # wisdom, and `searched` when it was written
+_texts: dict[Precision, tuple[int, str]] = {}  # wisdom as text, and the count `searched` at that time
 
 
 def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None = None) -> np.ndarray:
-    """Make an uninitialised array whose address is a multiple of `alignment`; by default as `empty` says."""
+    """Make an uninitialised array whose address is a multiple of `alignment`, by default that of `empty`."""
     dtype = np.dtype(dtype)
     # Not `numpy.prod`, which takes as long as a small transform.
     nbytes = (int(shape) if isinstance(shape, (int, np.integer)) else prod(map(int, shape))) * dtype.itemsize
@@ -37,26 +37,26 @@ def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None 
 def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """Make an uninitialised array, aligned for FFTW.
 
-    A large one lies on huge pages where the system grants them (numpy asks for them from 4 MiB on, which
-    the room for its alignment makes of every one): the elements of a column are up to a page apart,
-    and with small pages a sweep along y would miss the TLB at every one.
+    A large array is on huge pages if the system grants them; numpy asks for them from 4 MiB on, which every large array
+    has together with the padding for its alignment. Elements of a column may be a page apart, and with small pages a
+    sweep along y would miss the TLB at every element.
     """
     return aligned(shape, dtype)
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """Make an array of zeros, aligned for FFTW; its memory is there, not only promised."""
+    """Make an array of zeros, aligned for FFTW, whose memory has been written."""
     array = empty(shape, dtype)
     array[...] = 0
     return array
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """Make an array to plan on, aligned to `REQUIRED_ALIGNMENT` and no more.
+    """Make an array for planning, aligned to `REQUIRED_ALIGNMENT` and no more.
 
-    A plan made on it accepts all arrays aligned as well. The pages of a large one are small: a plan for a few
-    columns needs little of it, only that is there, and no time of a search goes into the rest. A small one is
-    malloc's: UCX, below MPI, notes every mapping that is given back, and may keep the note for ever.
+    A plan made on it accepts all arrays that are aligned at least as well. A large array is on small pages: a plan for
+    a few columns touches little of it, and the time of a search is not spent on the rest. A small array comes from
+    malloc, because UCX, below MPI, keeps a record, perhaps for ever, of every mapping that is released.
     """
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape)) * dtype.itemsize
@@ -68,7 +68,7 @@ def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
 
 
 def fast_length(length: int) -> int:
-    """Find the next length that FFTW is fast at: small prime factors only."""
+    """Return the next length for which FFTW is fast: with small prime factors only."""
     while not _is_fast(length):
         length += 1
     return length
@@ -87,25 +87,23 @@ def complex_of(dtype: DTypeLike) -> np.dtype:
 
 
 def wisdom(dtype: DTypeLike) -> str:
-    """FFTW's wisdom of this process, for the precision of `dtype`, as text; what others have taught it since our last
-    search may miss.
-    """
+    """Return FFTW's wisdom of this process for a precision, as text; it may lack what other code has added recently."""
     fftw = fftw_of(dtype)
     searched, text = _texts.get(fftw, (-1, ""))
-    if searched != fftw.searched:  # FFTW takes a millisecond to write what it knows
+    if searched != fftw.searched:  # FFTW takes a millisecond to write its wisdom
         searched, text = _texts[fftw] = fftw.searched, fftw.wisdom().decode("ascii")
     return text
 
 
 def absorb(dtype: DTypeLike, text: str) -> None:
-    """Know this wisdom too; what is known already goes before it."""
+    """Add wisdom; entries that FFTW has already take precedence."""
     if new := without(text, wisdom(dtype)):
         _take_wisdom(dtype, new)
 
 
 @contextmanager
 def only_wisdom(dtype: DTypeLike, text: str) -> Iterator[bool]:
-    """Meanwhile FFTW knows this wisdom and no other; yields whether it accepts that."""
+    """Return a ``with`` block in which FFTW has this wisdom and no other; it gives whether FFTW accepts the text."""
     before = learned()
     try:
         forget()
@@ -115,12 +113,12 @@ def only_wisdom(dtype: DTypeLike, text: str) -> Iterator[bool]:
 
 
 def learned() -> list[bytes]:
-    """All that FFTW has learned in this process in the precisions of plans, for `relearn`."""
+    """Return all wisdom of this process, in the precisions of plans, for `relearn`."""
     return [one.wisdom() for one in _of_plans()]
 
 
 def relearn(wisdom: Sequence[bytes]) -> None:
-    """Know again what `learned` returned, and nothing else."""
+    """Replace FFTW's wisdom by that which `learned` has returned."""
     for one, text in zip(_of_plans(), wisdom):
         one.forget_wisdom()
         one.take_wisdom(text)
@@ -133,17 +131,17 @@ def forget() -> None:
 
 
 def fftw_version() -> str:
-    """Version of FFTW, as text."""
+    """Return the version of FFTW as text."""
     return fftw_of("D").version()
 
 
 def fftw_described() -> str:
-    """Version, instruction sets and file of FFTW, as text."""
+    """Return version, instruction sets and file of FFTW as text."""
     return fftw_of("D").described()
 
 
 def fftw_of(dtype: DTypeLike) -> Precision:
-    """FFTW in the precision of `dtype`."""
+    """Return FFTW in the precision of `dtype`."""
     found = precision(complex_of(dtype).char)
     if found is None:
         raise ImportError(f"expected an FFTW that transforms {np.dtype(dtype)}, received one without that precision")

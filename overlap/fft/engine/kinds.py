@@ -1,9 +1,10 @@
 """Kinds of transforms along an axis: Fourier, cosine and sine transforms, in scipy's definitions.
 
-A cosine or sine transform (DCT, DST) is real-to-real. Of complex data it takes the real and the imaginary parts,
-each by itself. Types and scales are those of `scipy.fft.dct` and `scipy.fft.dst`, and FFTW's are the same. Type 2
-takes values at the middles of n cells between two walls: cosines for a field whose slope is 0 at the walls, sines
-for one that is 0 there. Type 1 takes the points between, with the walls themselves (cosines) or without (sines).
+A cosine or sine transform (DCT, DST) is real-to-real; of complex data the real and the imaginary parts are transformed
+separately. Types and scales are those of `scipy.fft.dct` and `scipy.fft.dst`, which are FFTW's. The data of type 2 are
+values at the middles of n cells between two walls: cosines for a field whose slope is 0 at the walls, sines for one
+that is itself 0 there. Those of type 1 are values at the boundaries of the cells, including the walls (cosines) or
+without them (sines).
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ class RealKind:
     Attributes
     ----------
     number : int
-        FFTW's number of it.
+        FFTW's number of the transform.
     inverse : str
-        The kind of its inverse, but for a scale.
+        The kind of its inverse, except for a scale.
     beyond : int
         Transform and inverse, both unscaled, multiply by ``2 * (n + beyond)``; n + beyond is also how many spacings
         of the grid lie between the walls.
     first_mode, first_point : float
-        Half waves between the walls in mode 0, and spacings from the wall to point 0. Those of others follow one by
-        one.
+        Half waves between the walls in mode 0, and spacings from the wall to point 0; both grow by 1 from mode to mode
+        and from point to point.
     before, after : tuple of int
-        The ends, 0 or -1, that are multiplied by sqrt(2) before it, or divided by sqrt(2) after it, to make it
+        The ends, 0 or -1, that are multiplied by sqrt(2) before the transform or divided by sqrt(2) after it to make it
         orthogonal: scipy's `orthogonalize`.
     """
 
@@ -43,7 +44,7 @@ class RealKind:
     after: tuple[int, ...] = ()
 
     def period(self, points: int) -> int:
-        """Return by what the transform of so many points and its inverse, both unscaled, multiply."""
+        """Return the factor by which the transform of `points` points and its inverse, both unscaled, multiply."""
         return 2 * (points + self.beyond)
 
 
@@ -61,5 +62,5 @@ KINDS = (*FOURIER, *REAL_KINDS)
 
 
 def period_of(kind: str, points: int) -> int:
-    """Return by what a transform of some kind and its inverse, both unscaled, multiply so many points."""
+    """Return the factor by which a transform of `points` points and its inverse, both unscaled, multiply."""
     return REAL_KINDS[kind].period(points) if kind in REAL_KINDS else points

@@ -1,11 +1,11 @@
-"""FFTW's C functions, from the libraries that OVERLAP_FFTW names, or else those that pyfftw is linked with.
+"""FFTW's C functions, from the libraries that OVERLAP_FFTW names, or else from those with which pyfftw is linked.
 
 pyfftw itself is not imported.
 
-Importing pyfftw takes a third of a second, nearly all of it for interfaces to scipy that no plan uses. So its
-extension is loaded as a mere shared library: none of its code runs, but the libraries that it is linked with
-come along, from the folder of a wheel, from conda or from the system. A program that imports pyfftw, before or
-later, gets the same ones, and shares FFTW's wisdom with us.
+Importing pyfftw takes a third of a second, nearly all of it for interfaces to scipy that no plan uses. So its extension
+is loaded as a shared library only: none of its code runs, but the libraries with which it is linked are loaded, from
+the folder of a wheel, from conda or from the system. A program that imports pyfftw, before or later, uses the same
+libraries, and so shares FFTW's wisdom with plans.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Precision:
     Parameters
     ----------
     prefix : str
-        How its functions' names begin.
+        Prefix of its functions' names.
 
     Attributes
     ----------
     searched : int
-        How often we have let it search for a plan, or changed what it knows: its wisdom is as it was where this is.
+        How often this library has searched for a plan or changed the wisdom: while this number is the same, so is the
+        wisdom.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -48,21 +49,21 @@ class Precision:
         self.searched = 0
         self._has_threads = prefix + "init_threads" in _libraries()
         if self._has_threads:
-            self.function("init_threads")()  # before anything is planned, as pyfftw does: wisdom depends on it
+            self.function("init_threads")()  # before any planning, as in pyfftw: wisdom depends on it
 
     def function(self, name: str, result: Any = None) -> Any:
-        """Make a C function by its name without the prefix; `result` is the ctypes type of what it returns."""
-        function = _libraries()[self._prefix + name]  # an object of its own, unlike an attribute
+        """Return a C function by its name without the prefix; `result` is the ctypes type of its result."""
+        function = _libraries()[self._prefix + name]  # indexing makes a new function object, unlike attribute access
         function.restype = result
         return function
 
     def plan_with_one_thread(self) -> None:
-        """Let the plans made from now on have one thread, whatever pyfftw has asked for last."""
+        """Make later plans use one thread, whatever pyfftw has set."""
         if self._has_threads:
             self.function("plan_with_nthreads")(ctypes.c_int(1))
 
     def wisdom(self) -> bytes:
-        """Tell what FFTW has learned in this process."""
+        """Return FFTW's wisdom of this process."""
         text = self.function("export_wisdom_to_string", ctypes.c_void_p)()
         try:
             return ctypes.string_at(text)
@@ -70,31 +71,31 @@ class Precision:
             ctypes.CDLL(None).free(ctypes.c_void_p(text))
 
     def take_wisdom(self, text: bytes) -> bool:
-        """Add wisdom to what FFTW knows; false if it is not wisdom of this version."""
+        """Add wisdom; return False if it is not wisdom of this version."""
         self.searched += 1
         return bool(self.function("import_wisdom_from_string", ctypes.c_int)(text))
 
     def forget_wisdom(self) -> None:
-        """Forget all that FFTW has learned."""
+        """Forget all wisdom."""
         self.searched += 1
         self.function("forget_wisdom")()
 
     def alignment_of(self, array: np.ndarray) -> int:
-        """Tell what FFTW makes of an array's address: 0 is the best alignment."""
+        """Return FFTW's alignment of an array's address; 0 is the best."""
         return self.function("alignment_of", ctypes.c_int)(ctypes.c_void_p(address_of(array)))
 
     def version(self) -> str:
-        """Version of FFTW, such as ``"3.3.10"``."""
+        """Return the version of FFTW, such as ``"3.3.10"``."""
         text = self._version_text()
         number = re.search(r"\d+(\.\d+)+", text)
         return number.group() if number else text
 
     def described(self) -> str:
-        """Tell version, instruction sets and file, such as ``"3.3.10-sse2-avx2, /usr/lib/libfftw3.so.3"``."""
+        """Return version, instruction sets and file, such as ``"3.3.10-sse2-avx2, /usr/lib/libfftw3.so.3"``."""
         return f"{self._version_text().removeprefix('fftw-')}, {_libraries().file_of(self._prefix + 'version')}"
 
     def _version_text(self) -> str:
-        """Return FFTW's own text: its version, and the instruction sets that it was built for."""
+        """Return FFTW's own text: its version and instruction sets."""
         where = ctypes.addressof(
             ctypes.c_char.in_dll(_libraries().holder(self._prefix + "version"), self._prefix + "version")
         )
@@ -103,7 +104,7 @@ class Precision:
 
 @cache
 def precision(char: str) -> Precision | None:
-    """FFTW in the precision of the complex dtype "F", "D" or "G"; None where this installation has none."""
+    """Return FFTW in the precision of the complex dtype "F", "D" or "G"; None if it is not installed."""
     prefix = PREFIXES[char]
     return Precision(prefix) if prefix + "execute_dft" in _libraries() else None
 
@@ -111,7 +112,7 @@ def precision(char: str) -> Precision | None:
 class _Libraries:
     """Finds the functions of all precisions by their names, in several shared libraries.
 
-    The functions hold the GIL: FFTW's planner is no matter for two threads at a time.
+    The functions hold the GIL, because FFTW's planner must not be used by two threads at a time.
     """
 
     def __init__(self, libraries: Sequence[ctypes.PyDLL]) -> None:
@@ -140,12 +141,12 @@ class _Libraries:
 
 @cache
 def _libraries() -> _Libraries:
-    """Load FFTW: the libraries that the environment names, or those that pyfftw is linked with.
+    """Load FFTW: the libraries that the environment names, or those with which pyfftw is linked.
 
     Raises
     ------
     InputError
-        The environment names something else than FFTW's libraries.
+        The environment variable does not name FFTW's libraries.
     ImportError
         pyfftw is not installed, or not linked with shared libraries.
     """
@@ -160,7 +161,7 @@ def _named(path: Path) -> list[ctypes.PyDLL]:
     found = []
     for kind in ("", "f"):
         files = sorted(folder.glob(f"libfftw3{kind}.so*")) + sorted(folder.glob(f"libfftw3{kind}.*dylib"))
-        files += sorted(folder.glob(f"libfftw3{kind}-*.so*"))  # of a wheel
+        files += sorted(folder.glob(f"libfftw3{kind}-*.so*"))  # names of the libraries in a wheel
         if path.name.startswith(f"libfftw3{kind}.") or path.name.startswith(f"libfftw3{kind}-"):
             files.insert(0, path)
         for file in files:
@@ -180,10 +181,10 @@ def _named(path: Path) -> list[ctypes.PyDLL]:
 
 
 def _of_pyfftw() -> ctypes.PyDLL:
-    """Load pyfftw's extension, and with it the libraries that it is linked with."""
+    """Load pyfftw's extension, and so the libraries with which it is linked."""
     try:
         libraries = ctypes.PyDLL(str(_extension()))
-    except OSError:  # it cannot be loaded without what `import` does first
+    except OSError:  # it can be loaded only after an import of the package
         import pyfftw
 
         libraries = ctypes.PyDLL(pyfftw.pyfftw.__file__)
@@ -198,7 +199,7 @@ def _extension() -> Path:
     Raises
     ------
     OSError
-        When it lies elsewhere than in the package's folder.
+        If the extension is not in the package's folder.
     """
     spec = importlib.util.find_spec("pyfftw")  # runs nothing of the package
     if spec is None:

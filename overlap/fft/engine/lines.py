@@ -1,14 +1,14 @@
 """FFTW's plans, made and executed by address.
 
-pyfftw executes plans one call from Python at a time. What compiled code executes needs a plan's address, and
-that of the function that executes it on other arrays; both come from here. Wisdom is the library's, hence
-shared with pyfftw (see `library`).
+pyfftw executes plans by one call from Python each. Compiled code needs the address of a plan, and that of the function
+that executes it on other arrays; both are made here. Wisdom belongs to the library, so it is shared with pyfftw (see
+`library`).
 
-FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default
-what is transformed in place gets the plan of a search that stops at the first codelet which does a step
-(FFTW_ALLOW_PRUNING; a few ms). Out of place there is a second short search, for other ways through the lines,
-and the faster of the two plans is kept. Wisdom remembers the plan that was kept and not the other, so a transform
-that is planned again has the same one.
+FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default an
+in-place transform gets the plan of a search that stops at the first suitable codelet of each step (FFTW_ALLOW_PRUNING;
+a few ms). For an out-of-place transform there is a second short search, over other loops over the lines, and the faster
+of the two plans is kept. Wisdom contains only the plan that was kept, so a transform that is planned again gets the
+same plan.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
 FORWARD, BACKWARD = -1, 1
 WISDOM_ONLY, PRUNED = 1 << 21, 1 << 20
-# A narrow search, and one wide in splitting the loops over lines but narrow in all else.
+# A narrow search, and one that is wide in splitting the loops over lines but narrow otherwise.
 NARROW = EFFORTS["measure"] | PRUNED
 WIDE = EFFORTS["patient"] | PRUNED | sum(1 << bit for bit in (9, 11, 12, 14, 18, 19))
-WIDE_S = 0.1  # for the second search: twice what it takes of real lines where nothing else runs
+WIDE_S = 0.1  # for the second search: twice its time for real lines on an idle core
 ROUNDS, ROUND_POINTS = 5, 2**14  # of comparing two plans
 
 
@@ -44,31 +44,33 @@ class _Dimension(ctypes.Structure):
 class LineTransform:
     """FFTs along one axis of an array, unnormalised.
 
-    It can be executed on other arrays of the same shape and strides whose addresses have the same
-    remainder by `fftw.REQUIRED_ALIGNMENT`, in place or not as it was planned.
+    The plan can be executed on other arrays of the same shape and strides whose addresses are equal modulo
+    `fftw.REQUIRED_ALIGNMENT`, in place or out of place as planned.
 
     Parameters
     ----------
     source, target : ndarray
-        Overwritten by planning. Complex both, or real on the real-space side. One in place.
+        Arrays for planning, which overwrites them. Both are complex, or that of the real-space side is real. The same
+        array for a transform in place.
     axis : int
     forward : bool
     effort : str or None
         FFTW's planning effort; None: the faster of two quick searches.
     keep : bool
-        Leave the source as it is, where it is not the target.
+        An out-of-place transform does not overwrite its source.
     streamed : bool
-        What is transformed comes from memory, block after block, and the points of a line lie far apart.
-        FFTW times a block that stays in the cache, and prefers plans that take line after line: twice as
-        slow then as those that take all lines of a block at once. So the second search's plan is
-        taken, whatever the effort, but for "estimate", which makes the same plan in every run.
+        The data come from memory, block after block, and the points of a line are far apart. FFTW times a block that
+        stays in the cache, and so prefers plans that transform one line after the other, which are then twice as slow
+        as those that transform all lines of a block at once. So the plan of the second search is taken for every effort
+        except "estimate", which makes the same plan in every run.
     real_kind : int, optional
-        FFTW's number of a real-to-real kind, made of real and imaginary parts each; by default Fourier transforms.
+        FFTW's number of a real-to-real kind, applied to real and imaginary parts separately; by default Fourier
+        transforms.
 
     Attributes
     ----------
     function, plan : int
-        Addresses: ``function(plan, source, target)`` executes it.
+        Addresses: ``function(plan, source, target)`` executes the plan.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class LineTransform:
         make = self._fftw.function(f"plan_guru64_{kind}", ctypes.c_void_p)
         self._fftw.plan_with_one_thread()
         physical = source if kind != "dft_c2r" else target
-        parts = 2 if kind == "r2r" and source.dtype.kind == "c" else 1  # an element has: numbers for the plan
+        parts = 2 if kind == "r2r" and source.dtype.kind == "c" else 1  # numbers of an element for the plan
         dimensions = [
             _Dimension(length, here * parts // source.itemsize, there * parts // target.itemsize)
             for length, here, there in zip(physical.shape, source.strides, target.strides)
@@ -97,7 +99,7 @@ class LineTransform:
         line = dimensions.pop(axis)
         if parts > 1:
             dimensions.append(_Dimension(parts, 1, 1))
-        # Batched axes, those with the longer strides first: FFTW need not look for an order then.
+        # Batched axes by descending strides, so that FFTW need not search for an order.
         batch = sorted(dimensions, key=lambda one: one.output, reverse=True)
         kept = PRESERVE_INPUT if keep else DESTROY_INPUT
         direction: list[Any] = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
@@ -143,7 +145,7 @@ class LineTransform:
             self._destroy(ctypes.c_void_p(self.plan))
 
     def _faster(self, planned: Callable[[int], int | None], source: np.ndarray, target: np.ndarray) -> int | None:
-        """Return the plan that wisdom has, or the faster one of two searches."""
+        """Return the plan that wisdom has, or the faster plan of two searches."""
         if known := planned(WIDE | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known
         before = learned()
@@ -151,10 +153,10 @@ class LineTransform:
         limit(ctypes.c_double(WIDE_S))
         challenger = planned(WIDE)
         limit(ctypes.c_double(-1.0))
-        if challenger is None:  # a length of large prime factors
+        if challenger is None:  # a length with large prime factors
             return planned(NARROW)
         after = learned()
-        relearn(before)  # or the other's plan would be found
+        relearn(before)  # else the second search would find the first one's plan
         plans = challenger, planned(NARROW)
         source[...] = 0
         target[...] = 0
@@ -170,9 +172,9 @@ class LineTransform:
         if known := planned(WIDE | WISDOM_ONLY):
             self._destroy(ctypes.c_void_p(plans[1]))
             return known
-        relearn(held)  # the search ran out of time, and wisdom has not kept what it had
+        relearn(held)  # the second search ran out of time, and has dropped wisdom
         return plans[1]
 
     def execute(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Execute it from Python, without the GIL."""
+        """Execute the plan from Python, without the GIL."""
         self._execute(self.plan, address_of(source), address_of(target))

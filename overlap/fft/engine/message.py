@@ -1,4 +1,4 @@
-"""`Message`: where the pieces of an exchange lie, and how programs see them."""
+"""`Message`: the places of an exchange's pieces, and the views of them for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Piece = TypeVar("Piece")
 
 
 class Message:
-    """Where the pieces of a message lie: in a slot's buffers, in the target, or, sent as they are, in the source."""
+    """The places of a message's pieces: in a slot's buffers, in the target or, if sent unpacked, in the source."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Message:
 
     @property
     def nbytes_sent(self) -> int:
-        """Bytes that leave this rank."""
+        """Return the bytes sent to other ranks."""
         return sum(self.counts_sent) * self.wire.dtype.itemsize
 
     def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
@@ -71,22 +71,22 @@ class Message:
         )
 
     def gathered(self, pieces: list[Piece]) -> list[Piece]:
-        """Return what is given of every rank's piece, but for a piece that goes straight to the target."""
+        """Return entries of the ranks' pieces, without that of a piece that goes directly to the target."""
         return [piece for number, piece in enumerate(pieces) if number != self._straight]
 
     def arrived(self, pieces: list[View], target: View) -> list[View]:
-        """Return where every rank's piece lies after the exchange: straight in the target, or where it was received."""
+        """Return the place of every rank's piece after the exchange: in the target, or in the receive buffer."""
         return [
             target[box] if self.direct or number == self._straight else piece
             for number, (piece, box) in enumerate(zip(pieces, self.received))
         ]
 
     def pieces_sent(self, base: int) -> list[View]:
-        """Return the pieces as views of what is sent."""
+        """Return the pieces as views of the send buffer."""
         return [self._piece(base, start, shape) for start, shape in zip(self.starts_sent, self.shapes_sent)]
 
     def pieces_received(self, base: int) -> list[View]:
-        """Return the pieces as views of what is received, which is read once."""
+        """Return the pieces as views of the receive buffer, which may be overwritten once they are read."""
         return [
             replace(self._piece(base, start, shape), spare=True)
             for start, shape in zip(self.starts_received, self.shapes_received)
@@ -97,7 +97,7 @@ class Message:
 
 
 def write_unpacking(program: CompiledProgram, message: Message, pieces: list[View], target: View) -> None:
-    """Copy what was received, and not straight into the target, to where it belongs."""
+    """Write copies of received pieces to the target, without those that are there already."""
     if message.direct:
         return
     for piece, box in zip(message.gathered(pieces), message.gathered(message.received)):
@@ -105,10 +105,10 @@ def write_unpacking(program: CompiledProgram, message: Message, pieces: list[Vie
 
 
 def points(shape: tuple[int, ...]) -> int:
-    """Elements of an array of `shape`."""
+    """Return the number of elements of an array of `shape`."""
     return prod(shape)
 
 
 def starts_of(counts: list[int]) -> list[int]:
-    """Tell where each piece starts, one after the other."""
+    """Return the starts of consecutive pieces."""
     return [sum(counts[:number]) for number in range(len(counts))]

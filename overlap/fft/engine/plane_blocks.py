@@ -1,7 +1,7 @@
-"""What is done with planes between two exchanges: to real space, a function, and back, block by block.
+"""Work on planes between two exchanges, block by block: to real space, a function, and back.
 
-A block is a few rows of all fields of one plane, or all rows of a few small planes, in scratch memory that
-stays in the cache: the last FFTs on the way to real space, the function, and the first FFTs on the way back.
+A block is a few rows of all fields of one plane, or all rows of a few small planes, in scratch memory that stays in the
+cache. On it are done the last FFTs to real space, the function, and the first FFTs back.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .steps import Run
 from .sweep import Sweep
 
 COMPILED_NBYTES = 256 * 1024  # of a block's fields in real space, for the second-level cache
-CALLED_NBYTES = 2 * 1024 * 1024  # where every block costs a call from Python, and the GIL
+CALLED_NBYTES = 2 * 1024 * 1024  # the same if every block costs a call from Python, and the GIL
 X = 2
 
 
 @dataclass(frozen=True)
 class BlockSize:
-    """What a block may be.
+    """Limits of a block.
 
     Attributes
     ----------
     nbytes : int
-        Size of all fields of a block in real space, about; a block has one row at least.
+        Approximate size of all fields of a block in real space; a block has at least one row.
     whole : bool
         A block is a plane, whatever its size.
     several : bool
@@ -51,19 +51,19 @@ class BlockSize:
 
 
 class PlaneBlocks:
-    """The stages of a function of real-space planes on this rank, and the blocks in between.
+    """The stages around a function of real-space planes on this rank, and the blocks in between.
 
     Parameters
     ----------
     stages : (Stage, Stage)
-        Those of the planes of all inputs (`back`), and of all outputs (`forth`); a message has those of a
-        slice together.
+        Stages of the planes of all inputs (`back`), and of all outputs (`forth`); a message has all planes of a slice
+        together.
     lines : dict
         The `Axis` of every transformed axis.
     counts : (int, int)
-        Inputs that have slices, and outputs.
+        Numbers of inputs with batch axes, and of outputs.
     scales : (float, float)
-        What is multiplied on the way to real space, and on that back.
+        Factors of the transforms to real space, and back.
     effort : str or None
         FFTW planning effort.
     workers : int
@@ -72,9 +72,9 @@ class PlaneBlocks:
     Attributes
     ----------
     rows : list of slice
-        This rank's rows of every block.
+        The rows of this rank in every block.
     together : int
-        Planes of which a block has rows, at most.
+        The largest number of planes in a block.
     scratch : list of int
         Addresses of every worker's scratch memory.
     """
@@ -133,11 +133,11 @@ class PlaneBlocks:
         )
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
-        self._arrays: list[dict[Any, Any]] = [{} for _ in self._scratch]  # of every worker, by rows and planes
+        self._arrays: list[dict[Any, Any]] = [{} for _ in self._scratch]  # of every worker: (rows, planes) -> arrays
         self._codes = ProgramCache()
 
     def _view(self, number: int, height: int, plane: int = 0) -> View:
-        """Tell where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
+        """Return the view of one plane, of `height` rows, of a block's input or output `number` in scratch memory."""
         one = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
         return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
@@ -152,32 +152,32 @@ class PlaneBlocks:
         return found
 
     def places(self, shared: int, shared_step: int) -> BlockPlaces:
-        """Tell where the fields of a block lie, with so many shared ones, for a compiled function."""
+        """Return the places of a block's fields and of `shared` shared fields, for a compiled function."""
         return BlockPlaces(*self.counts, shared, self._nx, self._field_nbytes, shared_step, self._dtype)
 
     def messages(self, count: int) -> tuple[Message, Message]:
-        """Return the messages of so many slices, to real space and back."""
+        """Return the messages of `count` slices, to real space and back."""
         inputs, outputs = self.counts
         return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 
     def pack(self, slot: Any, part: slice, number: int, field: ArrayReference) -> Run:
-        """Tell the first FFTs of one input of some slices, into the message."""
+        """Return the step that transforms and packs one input of some slices into the message."""
         return self._run(("pack", number), slot.back, part, field, self._write_pack)
 
     def unpack(self, slot: Any, part: slice, number: int, result: ArrayReference) -> Run:
-        """Tell how one output of some slices is stored, and its last FFTs."""
+        """Return the step that unpacks one output of some slices, with its last FFTs."""
         return self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
 
     def to_real(self, slot: Any, count: int, planes: slice, block: int) -> Run:
-        """Tell how a block of all inputs of some planes (a slice) of a message of `count` comes to real space."""
+        """Return the step that brings a block of all inputs of some planes (a slice) of a message to real space."""
         return self._run_block("to real", self._write_to_real, slot, count, planes, block)
 
     def to_modes(self, slot: Any, count: int, planes: slice, block: int) -> Run:
-        """Tell the first FFTs of a block of all outputs of some planes, into the message."""
+        """Return the step with the first FFTs of a block of all outputs of some planes, into the message."""
         return self._run_block("to modes", self._write_to_modes, slot, count, planes, block)
 
     def apply(self, slot: Any, count: int, function: int, shared: View) -> Run:
-        """Tell what is done with all blocks of all slices of a message, with a compiled function in between.
+        """Return the step that does everything with all blocks of all slices of a message, by a compiled function.
 
         Parameters
         ----------

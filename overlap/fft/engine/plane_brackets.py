@@ -1,10 +1,10 @@
-"""What `Bracket` does with planes between two exchanges: from their modes to those of their brackets.
+"""The work of `Bracket` on planes between two exchanges: from their modes to those of their brackets.
 
-The loops between the FFTs would take NumPy twenty passes, which cost as much as the FFTs. Here they are C
-functions that a program calls, as it calls FFTW: all planes of a slice take one call of the compiled loop.
+In NumPy the loops between the FFTs would take twenty passes, which cost as much as the FFTs. Here they are C functions,
+which a program calls like FFTW: all planes of a slice take one call of the compiled loop.
 
-M and K are the largest ky and kx in units of their spacing. What the FFTs read and do not write (out of
-place) keeps its zeros: the padding of the 2/3 rule is written once, into scratch memory that nothing else uses.
+M and K are the largest ky and kx in units of their spacing. Out-of-place FFTs do not write to their sources, so the
+zeros of the 2/3 rule's padding are written only once, into scratch memory that nothing else uses.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, CompiledProg
 from .stage import Stage
 from .steps import Run
 
-PAIRS = 4  # per block: its modes stay in the cache
+PAIRS = 4  # pairs per block, whose modes stay in the cache
 PLANES, KY = 1, 2  # axes
-ONE = slice(0, 1)  # slice in a message
+ONE = slice(0, 1)  # a message has one slice
 
 
 class PlaneBrackets:
-    """The stages of `Bracket` on this rank, and what is done in between, block by block.
+    """The stages of `Bracket` on this rank, and the work in between, block by block.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class PlaneBrackets:
     points : (int, int)
         Size of the real-space grid, ``(ny, nx)``.
     effort : str
-        FFTW's.
+        Effort of FFTW's planning.
     workers : int
 
     Attributes
     ----------
     messages : (Message, Message)
     planes : int
-        This rank's, in between.
+        Number of this rank's planes between the exchanges.
     blocks : list of slice
         Whole pairs of planes.
     """
@@ -82,7 +82,7 @@ class PlaneBrackets:
         ]  # of one pair, which stay in the cache
         if self._back.wire.rounds:
             rows = max(length_of(box[KY]) for box in (*self.messages[0].received, *self.messages[1].sent))
-            shapes.append((2 * PAIRS, rows, self._modes[1]))  # of a piece of a message, as doubles
+            shapes.append((2 * PAIRS, rows, self._modes[1]))  # for a piece of a message, as doubles
         line, first, views = ALIGNMENT // 16, 0, []
         for shape in shapes:
             views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
@@ -91,18 +91,17 @@ class PlaneBrackets:
         self._scratch = [zeros((first,), complex) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
-        self._arguments: list[np.ndarray] = []  # of what programs call
+        self._arguments: list[np.ndarray] = []  # kept alive for the functions that programs call
         self._brackets_code = assemble(self._write_all)
         self._take_codes = [assemble(self._write_take, block) for block in self.blocks]
         if self._back.wire.rounds:
             self._pack_code, self._unpack_code = assemble(self._write_pack), assemble(self._write_unpack)
 
     def _plan(self, effort: str | None) -> None:
-        """FFTW's plans for one pair."""
+        """Make FFTW's plans for one pair."""
         (nky, _), (ny, _) = self._modes, self._points
-        lines = self._lines = self._gradients[:1].reshaped(
-            self._gradients.shape[1:]
-        )  # free once the brackets are taken
+        # This memory is free once the brackets have been computed.
+        lines = self._lines = self._gradients[:1].reshaped(self._gradients.shape[1:])
 
         def planned(source: View, target: View, axis: int, forward: bool) -> LineTransform:
             given, result = (view.array(self._scratch[0]) for view in (source, target))
@@ -120,29 +119,29 @@ class PlaneBrackets:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
     def pack(self, slot: Buffers, f: ArrayReference) -> Run:
-        """Tell how a slice is packed that is not sent from where it lies, this rank's own piece with it."""
+        """Return the step that packs a slice, with this rank's own piece, if it is not sent from the user's array."""
         bases = slot.bases.copy()
         bases[SOURCE] = f.address
         return Run(self._pack_code, bases, "pack")
 
     def unpack(self, slot: Buffers, out: ArrayReference) -> Run:
-        """Tell how brackets are stored that are not received where they shall lie."""
+        """Return the step that unpacks brackets that are not received in the user's array."""
         bases = slot.bases.copy()
         bases[RECEIVE], bases[TARGET] = self.results(slot).address, out.address
         return Run(self._unpack_code, bases, "unpack")
 
     def results(self, slot: Buffers) -> ArrayReference:
-        """Locate where a slot receives brackets, behind the modes."""
+        """Return the place in a slot where brackets are received, behind the modes."""
         return ArrayReference(slot.receive[self.messages[0].receive_size :])
 
     def apply(self, slot: Buffers, f: ArrayReference, out: ArrayReference, gradient: ArrayReference) -> Run:
-        """Tell how the brackets of a slice are computed, whose first exchange is over; the second sends the others'.
+        """Return the step that computes the brackets of a slice between its two exchanges.
 
         Parameters
         ----------
         slot : Buffers
         f, out : ArrayReference
-            This rank's modes, C-contiguous ``(planes, my ky, nkx)``: its own piece lies there.
+            This rank's modes, C-contiguous ``(planes, my ky, nkx)``, which contain its own piece.
         gradient : ArrayReference
             a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
         """
@@ -153,8 +152,8 @@ class PlaneBrackets:
         return Run(self._brackets_code, bases, "brackets")
 
     def take(self, slot: Buffers, a: np.ndarray, gradient: np.ndarray, block: int) -> float:
-        """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""
-        bases = slot.bases.copy()  # other workers have other blocks of the slot
+        """Bring a_x + i a_y of a block of planes to real space; return its largest squared modulus."""
+        bases = slot.bases.copy()  # a copy, because other workers use the slot for other blocks
         bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
         bases[SCRATCH] = self.scratch[worker_index()]
         execute(self._take_codes[block], bases)
@@ -179,7 +178,7 @@ class PlaneBrackets:
             program.copy(self._advecting(planes, block), self._gradients[: length_of(planes)])
 
     def _advecting(self, planes: slice, block: slice) -> View:
-        """Give some planes of the advecting gradient, moving on by blocks."""
+        """Return the view of some planes of the advecting gradient, which moves on by blocks."""
         whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
         return whole[planes].stepping(0, length_of(block))
 
@@ -191,13 +190,13 @@ class PlaneBrackets:
         self._forth.unpack(program, ONE, View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex)))
 
     def _as_doubles(self, part: View) -> View:
-        """Give the place in scratch memory for a part of a message's piece as doubles, or the part, if it has such."""
+        """Return a part of a message's piece if it has doubles, else the place in scratch memory for it as doubles."""
         if not self._pieces:
             return part
         return View.contiguous(SCRATCH, part.shape, np.dtype(complex), self._pieces[0].offset // 16)
 
     def _write_load(self, program: CompiledProgram, block: slice) -> None:
-        """Take the modes of a block of planes, with those of -k."""
+        """Write the loading of the modes of a block of planes, with those of -k."""
         lines, nx = self._loaded.shape[1:]
         message, rank = self.messages[0], self._back.blocks.rank
         pieces = message.pieces_received(RECEIVE)
@@ -213,16 +212,16 @@ class PlaneBrackets:
                 program.call(_spread.address, argument, self._loaded, given)
 
     def _write_to_real(self, program: CompiledProgram, pair: int) -> None:
-        """Bring f_x + i f_y of a pair of planes to real space.
+        """Write the transforms of f_x + i f_y of a pair of planes to real space.
 
-        The modes are laid out from the most negative one on, not in FFTW's order: that gives all fields
-        the same phase, on which the bracket does not depend.
+        The modes begin with the most negative one instead of FFTW's order. That gives all fields the same phase factor,
+        on which the bracket does not depend.
         """
         program.transform(self._rows, self._columns, self._loaded[2 * pair :])
         program.transform(self._to_real, self._gradients, self._columns)
 
     def _write_brackets(self, program: CompiledProgram, pair: int, advecting: View) -> None:
-        """Compute the brackets of a pair of planes, and their spectrum."""
+        """Write the computing of the brackets of a pair of planes, and of their spectrum."""
         self._write_to_real(program, pair)
         planes, points = advecting.shape[0], self._brackets.size
         program.call(
@@ -236,7 +235,7 @@ class PlaneBrackets:
             program.transform(transform, self._spectrum(pair)[there], self._lines[here])
 
     def _write_store(self, program: CompiledProgram, block: slice) -> None:
-        """Write the modes of the brackets of a block of planes to where they are sent from."""
+        """Write the storing of the brackets' modes of a block of planes to the place from which they are sent."""
         lines, nx = self._spectra.shape[1:]
         message, rank = self.messages[1], self._forth.blocks.rank
         pieces = message.pieces_sent(SEND)
@@ -258,11 +257,11 @@ class PlaneBrackets:
 
     @staticmethod
     def _rows_of(boxes: Sequence[Sequence[slice]]) -> list[tuple[int, int]]:
-        """Return the first ky, and how many, of every rank's piece."""
+        """Return the first ky, and the number of ky, of every rank's piece."""
         return [(box[KY].start, length_of(box[KY])) for box in boxes]
 
     def _argument(self, *numbers: float) -> int:
-        """Address of some numbers, for a C function."""
+        """Return the address of some numbers, as argument of a C function."""
         self._arguments.append(np.array(numbers, float))
         return address_of(self._arguments[-1])
 
@@ -274,13 +273,13 @@ def _pairs(part: slice) -> Iterator[tuple[int, slice]]:
 
 
 def _c_function(function: Callable[..., None]) -> CFunction:
-    """One that programs call: of an argument, a source and a target, by their addresses."""
+    """Make a C function for programs, whose arguments are the addresses of an argument, a source and a target."""
     return CFunction(function, types.void(types.int64, types.int64, types.int64), fastmath={"contract"})
 
 
 @_c_function
 def _spread(argument: Any, source: Any, target: Any) -> None:
-    """Modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
+    """Compute modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
 
     Their factor is i (kx + i ky), and f(-k) = conj f(k).
     """
@@ -308,7 +307,7 @@ def _spread(argument: Any, source: Any, target: Any) -> None:
 
 @_c_function
 def _multiply(argument: Any, source: Any, target: Any) -> None:
-    """a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is."""
+    """Compute a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is one."""
     given = carray(pointer(argument), 3, np.float64)
     planes, points = int(given[0]), int(given[1])
     advecting = carray(pointer(source), (planes, points), np.complex128)
@@ -327,7 +326,7 @@ def _multiply(argument: Any, source: Any, target: Any) -> None:
 
 @_c_function
 def _separate(argument: Any, source: Any, target: Any) -> None:
-    """Modes of b and d from those of c = b + i d, real b and d being planes of a pair.
+    """Compute modes of b and d from those of c = b + i d, where the real b and d are the planes of a pair.
 
     2 b_k = c_k + conj c_(-k), 2 d_k = -i (c_k - conj c_(-k)).
     """
@@ -342,7 +341,7 @@ def _separate(argument: Any, source: Any, target: Any) -> None:
         for row in range(rows):
             number = first + row
             here, mirrored = spectra[pair, number], spectra[pair, (lines - number) % lines]
-            # Of a single plane, what is written to d is overwritten by b.
+            # If there is one plane only, b overwrites what is written to d.
             b, d = piece[2 * pair, row], piece[min(2 * pair + 1, planes - 1), row]
             for kx in range(most + 1):
                 c, opposite = here[kx], mirrored[(nx - kx) % nx]

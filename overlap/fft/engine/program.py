@@ -1,8 +1,8 @@
-"""Programs: what a sweep does with memory, written down once and executed many times without the GIL.
+"""Programs: the memory operations of a sweep, written once and executed many times without the GIL.
 
-A `View` is an array that is not there yet: shape, strides and type, and where it begins after the start of
-a base. Bases (a source, a target, a message, scratch memory, ...) are given as addresses when a program is
-executed (`execute.execute`). So a program serves every field, slot and worker.
+A `View` describes an array without its address: shape, strides, type, and its offset from the start of a base. Bases (a
+source, a target, a message, scratch memory, ...) are passed as addresses when a program is executed
+(`execute.execute`). So a program serves every field, slot and worker.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .lines import LineTransform
 GAP_NBYTES = 96  # between lines in scratch memory
 _CONVERSIONS = {(8, 4): copy_table.TO_SINGLE, (4, 8): copy_table.TO_DOUBLE, (8, 8): copy_table.THROUGH_SINGLE}
 BASES = 6
-SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # their numbers
+SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # numbers of the bases
 
 
 @dataclass(frozen=True)
 class View:
-    """An array after the start of a base.
+    """An array at an offset from the start of a base.
 
     Attributes
     ----------
@@ -41,12 +41,12 @@ class View:
     step : int
         Bytes by which it moves on with every turn of a repetition.
     aligned : bool
-        The base begins as aligned as FFTW requires.
+        The base is aligned as FFTW requires.
     spare : bool
-        What is there is needed no more: it may be overwritten by whoever reads it.
+        The data are read only once, and may be overwritten by the reader.
     rounding : int
-        The address of a word: doubles that are copied here are rounded to singles, and the word becomes 1 where one
-        is too large. 0: they stay as they are.
+        If not 0, doubles that are copied to the view are rounded to singles, and the word at this address becomes 1 if
+        one of them is too large.
     """
 
     base: int
@@ -61,19 +61,19 @@ class View:
 
     @classmethod
     def of(cls, base: int, array: np.ndarray) -> View:
-        """Return that of an array with which the base begins."""
+        """Return the view of an array that is at the start of a base."""
         return cls(base, array.shape, array.strides, array.dtype)
 
     @classmethod
     def contiguous(cls, base: int, shape: tuple[int, ...], dtype: np.dtype, first: int = 0) -> View:
-        """Make a C-contiguous one, `first` elements after the start of the base."""
+        """Make a C-contiguous view, `first` elements after the start of the base."""
         return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype, first * dtype.itemsize)
 
     @classmethod
     def of_lines(cls, base: int, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
-        """One with contiguous lines along an axis, and a gap after each.
+        """Make a view with contiguous lines along an axis and a gap after each.
 
-        Without the gap lines whose length is a power of two would compete for the same places in the cache.
+        Without the gaps, lines whose length is a power of two would compete for the same places in the cache.
         """
         others = shape[:axis] + shape[axis + 1 :]
         line = -(-shape[axis] * dtype.itemsize // REQUIRED_ALIGNMENT) * REQUIRED_ALIGNMENT
@@ -82,14 +82,14 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from its first element to the end of its last."""
+        """Return the bytes from the first element to the end of the last one."""
         if 0 in self.shape:
             return 0
         return sum((count - 1) * stride for count, stride in zip(self.shape, self.strides)) + self.dtype.itemsize
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
     def __getitem__(self, where: slice | tuple[slice, ...]) -> View:
@@ -100,12 +100,12 @@ class View:
             start, stop, _ = one.indices(self.shape[axis])
             shape[axis] = max(0, stop - start)
             offset += start * self.strides[axis]
-        part = object.__new__(View)  # as `replace`, which takes three times as long: programs have thousands of parts
+        part = object.__new__(View)  # like `replace`, but three times as fast: programs have thousands of parts
         part.__dict__.update(self.__dict__, shape=tuple(shape), offset=offset)
         return part
 
     def is_like(self, other: View) -> bool:
-        """Tell whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
+        """Return whether FFT plans made on the aligned view `other` can be executed on this one."""
         return (
             self.dtype == other.dtype
             and not self.rounding
@@ -118,30 +118,30 @@ class View:
         )
 
     def moved_axis(self, axis: int, to: int) -> View:
-        """Return the same with an axis at another place, as `numpy.moveaxis` has it."""
+        """Return the view with an axis at another position, as `numpy.moveaxis` does."""
         order = list(range(len(self.shape)))
         order.insert(to % len(order), order.pop(axis))
         return replace(self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order))
 
     def reshaped(self, shape: tuple[int, ...]) -> View:
-        """Return the same, C-contiguous, with another shape."""
+        """Return the view, which must be C-contiguous, with another shape."""
         expected = strides_of(self.shape, self.dtype.itemsize)
         if not all(length == 1 or here == there for length, here, there in zip(self.shape, self.strides, expected)):
             raise ValueError(f"expected a contiguous view, received {self}")
         return replace(self, shape=tuple(shape), strides=strides_of(shape, self.dtype.itemsize))
 
     def array(self, memory: np.ndarray) -> np.ndarray:
-        """Return the view as an array, in a base of bytes that is there."""
+        """Return the view as an array in `memory`, an array of bytes that serves as base."""
         return np.ndarray(self.shape, self.dtype, memory, self.offset, self.strides)
 
     @property
     def imag(self) -> View:
-        """The imaginary part."""
+        """Return the view of the imaginary part."""
         part = np.dtype(f"f{self.dtype.itemsize // 2}")
         return replace(self, dtype=part, offset=self.offset + part.itemsize)
 
     def stepping(self, axis: int, by: int) -> View:
-        """Return the same, moving on by so many indices of an axis with every turn."""
+        """Return a view that moves on by `by` indices of an axis with every turn of a repetition."""
         return replace(self, step=by * self.strides[axis])
 
 
@@ -150,18 +150,18 @@ class CompiledProgram:
 
     def __init__(self) -> None:
         self._lines: list[list[int]] = []
-        self._transforms: set[LineTransform] = set()  # to be kept as long as their addresses
+        self._transforms: set[LineTransform] = set()  # kept alive, because the code has their addresses
 
     @property
     def code(self) -> np.ndarray:
-        """The instructions, ``(instructions, copy_table.WIDTH)``."""
+        """Return the instructions, ``(instructions, copy_table.WIDTH)``."""
         return np.array(self._lines, np.int64).reshape(-1, copy_table.WIDTH)
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def copy(self, target: View, source: View, scale: float = 1.0) -> None:
-        """Copy an array, times a number; to another precision, if the target has it."""
+        """Copy an array times a number, and convert it if the target has another precision."""
         given, made = _precision(source.dtype), _precision(target.dtype)
         converts = given != made or (given == 8 and target.rounding)
         for line in self._box(copy_table.CONVERT if converts else copy_table.COPY, target, source):
@@ -189,13 +189,13 @@ class CompiledProgram:
         self.call(transform.function, transform.plan, target, source)
 
     def call(self, function: int, argument: int, target: View, source: View) -> None:
-        """Call a C function of an argument and two addresses; who writes it keeps it alive."""
+        """Call a C function with an argument and two addresses; the caller of this method keeps it alive."""
         line = instruction(CALL, (source.base, source.offset), (target.base, target.offset), function, argument)
         line[copy_table.SOURCE_STEP], line[copy_table.TARGET_STEP] = source.step, target.step
         self._lines.append(line)
 
     def repeat(self, body: CompiledProgram, count: int, still: int | None = None) -> None:
-        """Repeat a program; its views move on by their steps, but for those of the base `still`."""
+        """Repeat a program; its views move on by their steps, except those on the base `still`."""
         for line in body._lines if still is not None else ():
             if line[copy_table.SOURCE] == still:
                 line[copy_table.SOURCE_STEP] = 0
@@ -209,7 +209,7 @@ class CompiledProgram:
         self._transforms |= body._transforms
 
     def _box(self, operation: int, target: View, source: View, runs: bool = True) -> Iterator[list[int]]:
-        """Add the instructions for two arrays of one shape, and give each."""
+        """Add the instructions for two arrays of one shape, and yield each."""
         converted = operation == copy_table.CONVERT and target.dtype.kind == source.dtype.kind
         if target.shape != source.shape or not (target.dtype == source.dtype or converted):
             raise ValueError(f"expected views of one shape and type, received {target} and {source}")
@@ -222,7 +222,7 @@ class CompiledProgram:
 
 
 class ProgramCache:
-    """Programs that were written down, by the strides of their arrays and by what they do."""
+    """Programs that have been written, by the kind of their arrays (strides, alignment) and by a key of their work."""
 
     KEPT = 8  # kinds of arrays
 
@@ -230,11 +230,11 @@ class ProgramCache:
         self._known: dict[Any, dict[Any, np.ndarray]] = {}
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all programs."""
         self._known.clear()
 
     def of(self, arrays: Any) -> dict[Any, np.ndarray]:
-        """Return the code for some kind of arrays, by what it does."""
+        """Return the programs for a kind of arrays, by key."""
         known = self._known.get(arrays)
         if known is None:
             if len(self._known) >= self.KEPT:
@@ -243,7 +243,7 @@ class ProgramCache:
         return known
 
     def find(self, arrays: Any, key: tuple, write: Callable[..., None], *args: Any) -> np.ndarray:
-        """Return the code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
+        """Return the program for a kind of arrays and a key; ``write(program, *args)`` writes it the first time."""
         known = self.of(arrays)
         code = known.get(key)
         if code is None:

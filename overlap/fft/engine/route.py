@@ -1,4 +1,4 @@
-"""Routes: the axes that a transform goes along, in order, and the exchanges in between."""
+"""Routes: the axes of a transform in the order of its FFTs, and the exchanges in between."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 from ...arrays import AxisSwap
 
 Route = list[Any]
-"""Tuples of axes, a `AxisSwap` or None between two of them; see `arrays.stages`."""
+"""Tuples of axes, with an `AxisSwap` or None between two of them; see `arrays.stages`."""
 
 
 def for_stages(route: Route, real: int | None, forward: bool) -> Route:
-    """Return the route in one direction, so cut that a pipeline can run along some axis.
+    """Return the route in one direction, divided such that each stage can be cut along some axis.
 
     Parameters
     ----------
     route : list
     real : int or None
-        The axis of a real-to-complex transform: cosine and sine transforms may come before it, forward, others after.
+        The axis of a real-to-complex transform. In the forward direction only cosine and sine transforms may precede
+        it.
     forward : bool
     """
     if len(route) == 1:

@@ -1,12 +1,12 @@
-"""`Schedule`: what a plan does with arrays of one kind, slice by slice and step by step, as data.
+"""`Schedule`: the steps of all slices of a plan's call, as data, for arrays of one kind.
 
-It is recorded once for each kind of arrays (their strides, and how they are aligned) and serves all arrays of that
-kind: their addresses are given with each call. Three things are done with it:
+A schedule is recorded once for each kind of arrays (strides and alignment) and serves all arrays of that kind, whose
+addresses are passed with each call. It has three uses:
 
-* `Schedule.slice` gives one slice to a pipeline: a generator that computes, and yields what the pipeline is to issue or
-  to wait for. Without computing it is what a rank awaits that has failed, and what T is measured with; without
-  exchanges, C;
-* `Schedule.whole_call` has compiled code make the whole call (`compiled_call`), where nothing is hidden;
+* `Schedule.slice` is the program of one slice for a pipeline: a generator that computes, and yields the requests that
+  the pipeline issues or waits for. Without computing it drains a rank that has failed, and measures T; without
+  exchanges it measures C;
+* `Schedule.whole_call` has compiled code make the whole call (`compiled_call`) if nothing is hidden;
 * `str` prints it.
 """
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from ...runtime.pipeline import Pipeline
     from ...runtime.requests.operations import Operation, Request
 
-KINDS = 8  # of arrays whose schedules are kept
-_FAR = 48  # bits: no memory is so far away
+KINDS = 8  # kinds of arrays whose schedules are kept
+_FAR = 48  # bits of an address; placeholder addresses begin beyond
 
 
 class ScheduleRows:
-    """Rows of a schedule that compute, one after the other."""
+    """Consecutive computing rows of a schedule."""
 
     __slots__ = ("first", "label", "stop")
 
@@ -78,7 +78,7 @@ class Parts(list[ScheduleRows]):
 
 
 class Issue:
-    """An exchange of a slice, and the numbers of the call's arrays that it sends from and receives into, or None."""
+    """An exchange of a slice; the call's arrays, by number, from which it sends and into which it receives, or None."""
 
     __slots__ = ("_fixed", "exchange", "receive", "send", "slice")
 
@@ -105,19 +105,19 @@ class Issue:
 
 
 class _Recording:
-    """What a schedule is made of, while it is recorded.
+    """The parts of a schedule while it is recorded.
 
     Attributes
     ----------
     slices : list of list
-        What of every slice is left for Python to do.
+        For every slice, the items that Python code handles.
     codes : list of ndarray
-        Programs, each once.
+        The programs, each once.
     rows : list of ndarray
     slice_of : list of int
-        The slice that every row belongs to.
+        The slice of every row.
     exchanges : dict
-        Exchanges by their rows.
+        Row -> exchange.
     """
 
     def __init__(self, slices: Iterable[Iterable[Any]]) -> None:
@@ -125,12 +125,12 @@ class _Recording:
         self.rows: list[np.ndarray] = []
         self.slice_of: list[int] = []
         self.exchanges: dict[int, Issue] = {}
-        self._starts: dict[int, int] = {}  # of every program, by its `id`
+        self._starts: dict[int, int] = {}  # start of every program in the code, by its `id`
         self._begun = 0
         self.slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
 
     def _listed(self, number: int, steps: Iterable[Any]) -> list[Any]:
-        """Write down a slice; what is left for Python to do."""
+        """Record a slice; return the items that Python code handles."""
         listed: list[Any] = []
         for step in steps:
             if isinstance(step, Run):
@@ -182,14 +182,14 @@ class _Recording:
 
 
 class Schedule:
-    """What a call does with arrays of one kind.
+    """The steps of a call for arrays of one kind.
 
     Parameters
     ----------
     labels : sequence
-        The slices, as text.
+        Names of the slices.
     slices : iterable of iterable of steps
-        What each does (see `steps`), with `stand_ins` for the call's arrays.
+        The steps of each slice (see `steps`), with `stand_ins` for the call's arrays.
     scratch : sequence of int
         Addresses of every worker's scratch memory.
     """
@@ -214,13 +214,13 @@ class Schedule:
 
     @coroutine
     def slice(self, number: int, addresses: array[int], compute: bool, exchange: bool) -> Generator[Request, Any, None]:
-        """Go through one slice, computing or not, with exchanges and turns or without.
+        """Run one slice, with or without computing, with or without exchanges and turns.
 
         Parameters
         ----------
         number : int
         addresses : array of int
-            Those of the call's arrays.
+            Addresses of the call's arrays.
         """
         arrays = addresses.buffer_info()[0]
         for step in self._slices[number]:
@@ -247,12 +247,12 @@ class Schedule:
     # ---- all at once -----------------------------------------------------------------------------
 
     def whole_call(self, pipeline: Pipeline, addresses: array[int]) -> Callable[[], None] | None:
-        """Make a function without arguments that makes the call in compiled code; whoever calls it keeps the arrays.
+        """Return a function without arguments that makes the call in compiled code; its caller keeps the arrays alive.
 
         Returns
         -------
         callable or None
-            None: it is the pipeline's.
+            None: the pipeline makes the call.
         """
         if self._call is None:
             self._call = self._prepared(pipeline)
@@ -267,7 +267,7 @@ class Schedule:
         return make
 
     def _prepared(self, pipeline: Pipeline) -> tuple[WholeCall, int] | None:
-        """Prepare the whole call; the address of the tables of what it does."""
+        """Prepare the whole call; return it with the address of its tables, or None."""
         operations = [
             (row, self._labels[issue.slice], issue.exchange.on_scratch()) for row, issue in self._exchanges.items()
         ]
@@ -292,8 +292,8 @@ class Schedule:
         exchanges = np.array(words, np.uint64).reshape(-1, EXCHANGE_WORDS).view(np.int64)
         tables = self._code, self._table, exchanges, call.mpi, call.state
         listed = _addresses_and_lengths(tables)
-        call.kept = kept, tables, listed  # MPI and compiled code read them
-        # Compiled code is loaded here: what fails now on one rank leaves nobody alone.
+        call.kept = kept, tables, listed  # kept alive for MPI and compiled code
+        # Compiled code is loaded here, where a failure on one rank is reported to all.
         empty = [np.zeros_like(call.state) if some is call.state else some[:0] for some in tables]
         nothing = _addresses_and_lengths(empty)
         execute_call(address_of(nothing), 0, 0)
@@ -309,7 +309,7 @@ class Schedule:
 
 
 def stand_ins(arrays: Sequence[np.ndarray]) -> list[ArrayReference]:
-    """Locate a call's arrays where no memory is: what is recorded of them serves all arrays of their kind."""
+    """Return a call's arrays with placeholder addresses, so that the recorded steps serve all arrays of their kind."""
     return [
         ArrayReference(given, stand_in(number) + address_of(given) % REQUIRED_ALIGNMENT)
         for number, given in enumerate(arrays)
@@ -322,17 +322,17 @@ def addresses_of(arrays: Iterable[np.ndarray]) -> array[int]:
 
 
 def kind_of(arrays: Iterable[np.ndarray]) -> tuple[Any, ...]:
-    """Return what a schedule of a call depends on, of its arrays."""
+    """Return the kind of a call's arrays, on which its schedule depends."""
     return tuple((given.strides, address_of(given) % REQUIRED_ALIGNMENT) for given in arrays)
 
 
 def stand_in(number: int) -> int:
-    """Return the address that stands for the beginning of a call's array, by its number."""
+    """Return the placeholder address for the beginning of the call's array `number`."""
     return (number + 1) << _FAR
 
 
 def _number_of(address: int) -> int | None:
-    """Tell which array an address stands for, or lies near; None: it is one of memory."""
+    """Return the number of the array to which a placeholder address belongs; None for a real address."""
     number = (address + (1 << _FAR - 1)) >> _FAR
     return None if number == 0 else number - 1
 

@@ -1,12 +1,12 @@
-"""The six-step FFT: an axis of n1 n2 points that is split over ranks, transformed as two axes, one after the other.
+"""The six-step FFT: a split axis of n1 n2 points is transformed as two axes, one after the other.
 
-Point j = j1 n2 + j2 lies in row j1 and column j2. With mode k = k1 + k2 n1 the transform of the axis is
+Point j = j1 n2 + j2 is in row j1 and column j2. With mode k = k1 + k2 n1 the transform of the axis is
 
     X(k1 + k2 n1) = sum_j2 exp(-2 pi i j2 k2 / n2) exp(-2 pi i j2 k1 / n) sum_j1 exp(-2 pi i j1 k1 / n1) x(j1 n2 + j2)
 
 (Bailey, FFTs in external or hierarchical memory, 1990): FFTs of columns, twiddle factors, FFTs of rows. Rows are split
-over the ranks: an exchange makes columns whole, and another one rows. A third one brings modes to their natural order.
-The factors are multiplied to what the second exchange has brought, while that is in the cache.
+over the ranks: one exchange makes columns whole, and a second one rows. A third one brings modes to their natural
+order. The data of the second exchange are multiplied by the twiddle factors while they are in the cache.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .program import CompiledProgram, View
 LOOPS = 4  # of the compiled function
 LENGTH, STRIDE, ROW_STEP, COLUMN_STEP = (LOOPS * number for number in range(4))
 ROW, COLUMN, POINTS, SHIFT, FINE, COARSE, PRECISION = range(4 * LOOPS, 4 * LOOPS + 7)
-BALANCE = 20  # 1 / this: what a rank may have more than its share if that brings the two factors together
+BALANCE = 20  # a rank may have 1/BALANCE more than its share if that brings the two factors closer to each other
 
 
 @dataclass(frozen=True)
 class TwiddledTranspose(AxisSwap):
-    """An exchange between the FFTs of two axes that are one: element (a, b) is multiplied by exp(-+2 pi i a b / n)."""
+    """The exchange between the FFTs of the two axes of one: element (a, b) is multiplied by exp(-+2 pi i a b / n)."""
 
 
 class TwiddleFactors:
@@ -43,11 +43,11 @@ class TwiddleFactors:
     Parameters
     ----------
     axes : (int, int)
-        The two axes of an array that are one.
+        The two axes of the array that represent one axis.
     points : int
         n, the product of their lengths.
     first : (int, int)
-        Where the rank's part of the array begins along each.
+        Begin of the rank's part of the array along each axis.
     forward : bool
     """
 
@@ -58,10 +58,10 @@ class TwiddleFactors:
         few = 1 << self._shift  # exp(angle m) = fine[m % few] coarse[m // few]
         self._fine = np.exp(angle * np.arange(few))
         self._coarse = np.exp(angle * few * np.arange(-(-points // few)))
-        self._arguments: list[np.ndarray] = []  # which programs have the addresses of
+        self._arguments: list[np.ndarray] = []  # kept alive, because programs have their addresses
 
     def write(self, program: CompiledProgram, part: View, box: Box) -> None:
-        """Write that a part of the array is multiplied where it lies, the part in `box`."""
+        """Write the multiplication in place of the part of the array that is in `box`."""
         if 0 in part.shape:
             return
         begins = [start + box[axis].start for axis, start in zip(self._axes, self._first)]
@@ -101,9 +101,7 @@ class TwiddleFactors:
 
 
 def twiddle(argument: Any, source: Any, target: Any) -> None:
-    """Multiply a box of complex numbers by twiddle factors; `argument`: the address of words as `TwiddleFactors` has
-    them.
-    """
+    """Multiply a box of complex numbers by twiddle factors; `argument`: address of the words of `TwiddleFactors`."""
     given = words(argument)
     points, shift, precision = given[POINTS], given[SHIFT], given[PRECISION]
     mask = (1 << shift) - 1
@@ -141,9 +139,9 @@ _TWIDDLE = CFunction(twiddle, types.void(types.int64, types.int64, types.int64),
 
 
 def two_factors(points: int, ranks: int) -> tuple[int, int] | None:
-    """Return the two factors of a length, each as many as there are ranks or more, that suit best; None: it has none.
+    """Return the best two factors of a length, each at least the number of ranks; None if there are none.
 
-    They split as evenly as any over the ranks, about, and then are as near to each other as can be.
+    Of the factors that can be split almost as evenly over the ranks as any, these are closest to each other.
     """
     found = [(n1, points // n1) for n1 in _divisors(points) if n1 >= ranks and points // n1 >= ranks]
 
@@ -155,7 +153,7 @@ def two_factors(points: int, ranks: int) -> tuple[int, int] | None:
 
 
 def next_lengths(points: int, ranks: int, count: int = 3) -> list[int]:
-    """Return the next lengths that `two_factors` has factors of."""
+    """Return the next lengths that have `two_factors`."""
 
     def longer() -> Iterator[int]:
         n = max(points, ranks * ranks - 1)

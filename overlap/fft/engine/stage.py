@@ -1,8 +1,7 @@
-"""One stage of a staged transform on one rank: its messages, and what is done before and after each.
+"""One stage of a staged transform on one rank: its messages, and the work before and after each.
 
-A stage goes from one array to another (see `overlap.arrays.stages`), cut into units; some units at a time
-travel in one message. What is done with a message's units, `pack` before the exchange and `unpack` after it,
-are two programs.
+A stage goes from one array to another (see `overlap.arrays.stages`) and is cut into units; a message has some of them.
+The work on a message's units is in two programs, `pack` before the exchange and `unpack` after it.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from .sweep_in_place import SweepInPlace
 from .wire_format import WireFormat
 
 UNIT_NBYTES = 256 * 1024
-NARROWEST_UNIT = 16  # points, along the array's last axis
+NARROWEST_UNIT = 16  # points along the array's last axis
 
 
 @dataclass(frozen=True)
 class SourceArray:
-    """The distributed array from which a transform, or a stage of it, begins, as one rank sees it.
+    """The distributed array from which a transform or a stage begins, with the part of one rank.
 
     Attributes
     ----------
     layout : Layout
     shape : tuple of int
-        Global shape. Axis 0 is the batch's.
+        Global shape. Axis 0 is that of the batch.
     coordinates : tuple of int
-        The rank's, in the layout's grid.
+        Coordinates of the rank in the layout's grid.
     dtype : dtype
     contiguous : bool
         The rank's part is C-contiguous: MPI may send from there.
@@ -53,16 +52,16 @@ class SourceArray:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage stores.
+    """The array in which a stage stores its results.
 
     Attributes
     ----------
     number : int
-        0: the user's array; others: work memory, odd and even ones in turn.
+        0: the user's array; other numbers: work memory, with one array for odd and one for even numbers.
     early : bool
-        It may be written to before the exchange.
+        It may be written before the exchange.
     natural : bool
-        It is C-contiguous, and aligned.
+        It is C-contiguous and aligned.
     """
 
     number: int
@@ -76,28 +75,28 @@ class Stage:
     Parameters
     ----------
     steps : overlap.arrays.StageAxes
-        What it exchanges and transforms.
+        The exchange and the transforms of the stage.
     place : Place
-        Where it stores.
+        The array in which the stage stores.
     lines : dict
         The `Axis` of every transformed axis.
     source : SourceArray
     direction : Direction
     wire : WireFormat
-        How numbers travel; as they are, where nothing is exchanged.
+        Wire format of the messages; has no effect if nothing is exchanged.
     units : int, optional
-        Into how many it is cut; by default units of a size that stays in the cache.
+        Number of units; by default units of a size that stays in the cache.
     ends_late : bool
         Some units may be exchanged late, cut along the axis that the exchange splits, although FFTs follow.
 
     Attributes
     ----------
     source_dtype, dtype, target_dtype : dtype
-        Types of what goes in, is exchanged, and is stored.
+        Types of the input, of the messages, and of the result.
     late_parts : list of slice
-        Local ranges of that axis.
+        Local ranges of the axis that the exchange splits, for late units.
     twiddle : TwiddleFactors or None
-        What is multiplied to all that the exchange has brought.
+        Factors by which received data are multiplied.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Stage:
         self._steps = steps
         layout, shape, coordinates, forward = (source.layout, source.shape, source.coordinates, direction.forward)
         self.source_dtype = np.dtype(source.dtype)
-        self.dtype = dtype_after(self.source_dtype, lines, steps.first, forward)  # of what is exchanged
+        self.dtype = dtype_after(self.source_dtype, lines, steps.first, forward)  # of the messages
         self.target_dtype = dtype_after(self.dtype, lines, steps.then, forward)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:
@@ -146,7 +145,7 @@ class Stage:
             count = max(1, min(longest, -(-largest_nbytes(self.layout, self.shape, self.dtype) // UNIT_NBYTES)))
             self.late_parts = block(self.target_shape[split], count)
             self._ends = (split, self.late_parts) if ends_late else None
-        # Whether the last FFTs can be made in the target, where what was received is gathered.
+        # Whether the last FFTs can be made in the target, in which the received pieces are gathered.
         self._in_target = (
             place.natural
             and len(steps.then) == 1
@@ -154,12 +153,12 @@ class Stage:
             and SweepInPlace.suits(self.target_shape, steps.then[0], self.dtype)
             and self._units_suit()
         )
-        # What need not wait in the slot until the exchange is over, goes straight to the target.
+        # Data that need not wait in the slot until the exchange has completed go directly to the target.
         self.straight = place.early and (not steps.then or self._in_target)
         self.direct = self.straight and place.natural
         self._sent_from = self.source_shape if source.contiguous and not steps.first else None
         self._messages: dict[tuple[int, int], Message] = {}
-        self.first: dict[int, Sweep | SweepInPlace] = {}  # by the length of a unit
+        self.first: dict[int, Sweep | SweepInPlace] = {}  # length of a unit -> sweep
         self.then: dict[int, Sweep | SweepInPlace] = {}
         for number in range(self.blocks.units):
             length = length_of(self.blocks.unit(number))
@@ -167,7 +166,7 @@ class Stage:
                 self._make_sweeps(number, length, lines, direction)
 
     def _units_suit(self) -> bool:
-        """Tell whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
+        """Return whether every unit of the target is contiguous and aligned as FFTW requires."""
         along = self._steps.along
         inner = points(self.target_shape[along + 1 :])
         return points(self.target_shape[:along]) == 1 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
@@ -219,7 +218,7 @@ class Stage:
             )
 
     def _gathers(self, source: Box, lines: dict[int, Axis]) -> bool:
-        """Tell whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
+        """Return whether the first FFTs of a unit are made in the target, because no part of it is sent."""
         first = self._steps.first
         return (
             self.blocks.size == 1
@@ -233,18 +232,18 @@ class Stage:
         )
 
     def in_words(self, names: Sequence[str]) -> str:
-        """Tell what it does, with the axes by their names."""
+        """Describe the stage, with the names of the axes."""
         units = f"{self.blocks.units} parts of" if self.blocks.units > 1 else "one part of"
         return f"{self._steps.in_words(names)} (in {units} {names[self._steps.along]})"
 
     @property
     def dimension(self) -> int | None:
-        """The dimension of the process grid over which it exchanges, or None."""
+        """Return the dimension of the process grid along which the stage exchanges, or None."""
         return self.blocks.dimension
 
     @property
     def scratch_nbytes(self) -> int:
-        """Scratch memory that its programs need."""
+        """Return the bytes of scratch memory that the stage's programs need."""
         return max((sweep.scratch_nbytes for sweeps in (self.first, self.then) for sweep in sweeps.values()), default=0)
 
     def message(self, part: slice) -> Message:
@@ -263,7 +262,7 @@ class Stage:
         return self._messages[key]
 
     def runs(self, part: slice) -> list[tuple[int, slice, slice]]:
-        """Find runs of units of one length: how many, their range in the local arrays, in the message.
+        """Return the runs of units of equal length: their number, their range in the local arrays, and in the message.
 
         The ranges are those of the first unit.
         """
@@ -280,7 +279,7 @@ class Stage:
         return found
 
     def pack(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
-        """Write the first FFTs of some units, which fill the message.
+        """Write the first FFTs of some units, whose results fill the message.
 
         Parameters
         ----------
@@ -304,7 +303,7 @@ class Stage:
             )
 
     def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
-        """Write the storing of what was received, and the other FFTs."""
+        """Write the unpacking of the received pieces, and the other FFTs."""
         message = self.message(part)
         pieces = message.pieces_received(RECEIVE)
         if self.twiddle is not None:
@@ -318,28 +317,28 @@ class Stage:
             self._write(program, self.then[length_of(here)], self._steps.along, count, sources, [(target, here)])
 
     def local(self, program: CompiledProgram, count: int, source: View, target: View, scale: float) -> None:
-        """Write all that is done with some units of one index, one after the other; nothing is exchanged."""
+        """Write the whole work on some units of one index each, if nothing is exchanged."""
         body, unit = CompiledProgram(), slice(0, 1)
         self.pack(body, unit, source, target, scale)
         self.unpack(body, unit, target)
         program.repeat(body, count, still=RECEIVE)
 
     def _own(self, message: Message, target: View) -> View:
-        """Tell where the piece goes that stays on the rank."""
+        """Return the place of the rank's own piece."""
         rank = self.blocks.rank
         if self.straight:
             return self.wire.rounded(target[message.received[rank]])
         return message.pieces_received(RECEIVE)[rank]
 
     def pieces_to_send(self, units: int, kept: int) -> list[View]:
-        """Return the pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
+        """Return the pieces to send in a message of the first units; this rank's own piece is on base `kept`."""
         message, rank = self.message(slice(0, units)), self.blocks.rank
         pieces = message.pieces_sent(SEND)
         pieces[rank] = message.pieces_received(kept)[rank]
         return pieces
 
     def pieces_received(self, units: int) -> list[View]:
-        """Return the pieces of a message of the first units as they are received."""
+        """Return the received pieces of a message of the first units."""
         return self.message(slice(0, units)).pieces_received(RECEIVE)
 
     @staticmethod
@@ -352,7 +351,7 @@ class Stage:
         targets: list[tuple[View, slice]],
         scale: float = 1.0,
     ) -> None:
-        """Write a sweep of one unit, as often as there are such units."""
+        """Write a sweep of one unit, repeated for `count` units."""
 
         def unit(view: View, part: slice) -> View:
             if view is None:
@@ -370,7 +369,7 @@ def replaced(box: Box, axis: int, part: slice) -> Box:
 
 
 def transformed(shape: tuple[int, ...], axes: Sequence[int], lines: dict[int, Axis], forward: bool) -> tuple[int, ...]:
-    """Global shape when some axes have been transformed."""
+    """Return the global shape after some axes have been transformed."""
     lengths = list(shape)
     for axis in axes:
         lengths[axis] = lines[axis].length(forward)
@@ -378,5 +377,5 @@ def transformed(shape: tuple[int, ...], axes: Sequence[int], lines: dict[int, Ax
 
 
 def largest_nbytes(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Size of the largest local array, were the shares even: that of the first rank in every dimension."""
+    """Return the bytes of the largest local array with even shares: that of the first rank in every dimension."""
     return points(layout.even.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

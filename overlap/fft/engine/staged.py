@@ -1,22 +1,21 @@
-"""Staged transforms: the way of fields through local FFTs and exchanges, cut into tasks for a pipeline.
+"""Staged transforms: local FFTs and exchanges of fields, cut into tasks for a pipeline.
 
 A staged transform is a list of stages (see `overlap.arrays.stages`), each from one array to another:
 
-    pack      of every unit: its first FFTs, from the source into the pieces of a message
+    pack      the first FFTs of every unit, from the source into the pieces of a message
     exchange
-    unpack    of every unit: its other FFTs, from the pieces received into the target
+    unpack    the other FFTs of every unit, from the received pieces into the target
 
-and, when all units of the last stage have come, the trailing axes, which waited for that. Sources and
-targets are the user's arrays, or work memory in between. The piece that stays on the rank goes
-straight to the target where nothing has to be done with it on the way, and so does what is received where
-it lies there in one piece. The order of the tasks, and what each one waits for, is in `tasks`.
+When all units of the last stage have been received, the FFTs along the trailing axes follow. Sources and targets are
+the user's arrays, or work memory in between. The rank's own piece goes directly to the target if nothing is to be done
+with it in between, and so do received pieces that are contiguous there. The order of the tasks and their dependences
+are in `tasks`.
 
-What waits for all units is hidden behind the next field's exchanges, but the last field's is not.
-So a share of its units may be exchanged late: cut along the axis that the exchange splits, so that
-every late task can complete what it receives. Until then they are set aside (see `deferred`)
-when their first FFTs are made: by the tasks before, one after the other, whose messages keep the
-link busy meanwhile. The late ones follow when these have packed; a task between the two tells that by its
-turn.
+The work that waits for all units is hidden behind the next field's exchanges, except for that of the last field. So a
+share of the last field's units may be exchanged late, in messages that are cut along the axis that the exchange splits,
+so that every late task can complete the part that it receives. The tasks before, whose messages keep the link busy
+meanwhile, make the first FFTs of these units and set the results aside (see `deferred`). The late tasks follow when
+these tasks have packed, which a task without a message between the two ensures by its turn.
 """
 
 from __future__ import annotations
@@ -50,31 +49,31 @@ from .work_memory import WorkMemory
 class StagedTransform:
     """The stages of a transform on one rank, and the work memory between them.
 
-    Arrays have one axis for the batch, axis 0, and then those of a field. A small field's stages are
-    cut along the batch: then all of it counts as one field.
+    Arrays have one axis for the batch, axis 0, and then those of a field. Stages of small fields are cut along the
+    batch; then the whole batch counts as one field.
 
     Parameters
     ----------
     route : list
-        As of `overlap.arrays.stages`, for axes counted with the batch's.
+        See `overlap.arrays.stages`; axes are counted with that of the batch.
     lines : dict
         The `Axis` of every transformed axis.
     source : SourceArray
     direction : Direction
     workers : int
     joined : bool or None
-        Small fields are taken together; None: fields are, whatever their size.
+        Small fields are transformed together; None: all fields are, whatever their size.
     reused : bool
-        The same targets serve again and again: nothing is written there early.
+        The targets are used again and again, so nothing is written there early.
     exchange : {None, "f4"}
-        How numbers travel.
+        The wire format.
 
     Attributes
     ----------
     wire : WireFormat
-        The widest of those of all stages: that of buffers.
+        The widest wire format of all stages, which is that of the buffers.
     in_any_order : bool
-        Nothing is exchanged, and no memory serves several fields: one call's tasks need no turns.
+        Nothing is exchanged and no memory serves several fields, so the tasks of a call need no turns.
     """
 
     def __init__(
@@ -89,26 +88,26 @@ class StagedTransform:
         exchange: str | None = None,
     ) -> None:
         forward, turned = direction.forward, direction.turned
-        natural = turned is None or not forward  # the target can hold what is not complete yet
+        natural = turned is None or not forward  # the target can hold incomplete results
         layout, batch = source.layout, source.shape[0]
         real = next((axis for axis, line in lines.items() if line.real), None)
         nbytes = largest_nbytes(layout, (1, *source.shape[1:]), modes_dtype(source.dtype, lines))
         whole = joined is None or (batch > 1 and joined and nbytes <= UNIT_NBYTES)
         self._whole = whole
-        self._relocates = direction.by_index  # what is done with some units, is done with any others
+        self._relocates = direction.by_index  # the program for some units serves any others
         self.coordinates = source.coordinates
         self.fields = 1 if whole else batch
         buffers = min(2, self.fields)
         source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
         axes = [0] if whole else list(range(1, len(source.shape)))
         ends_alone = not forward and len(route) == 3 and len(route[-1]) == 1 and route[-1] != (real,)
-        if ends_alone and not whole:  # the axis that may wait is the best one to cut along
+        if ends_alone and not whole:  # the axis that may wait is the best one for cutting
             axes.sort(key=lambda axis: axis not in route[-1])
         ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_alone))
-        # The trailing axes are transformed in the target, if that can hold what is not complete yet.
+        # The trailing axes are transformed in the target if it can hold incomplete results.
         able = natural and all(not lines[axis].real and lines[axis].alike for axis in trailing)
         self._holds = bool(trailing) and not able
-        # The second stage has the units of the first one: nothing that it joins is cut there.
+        # The second stage has the units of the first one, because it does not join the axis along which that is cut.
         self._streams = (
             len(ways) == 2
             and ways[0].along == ways[1].along
@@ -118,8 +117,8 @@ class StagedTransform:
         self.stages: list[Stage] = []
         wire = WireFormat(source.dtype, exchange)
         for number, way in enumerate(ways):
-            # Targets are the user's array (place 0), or work memory; with more than one work array
-            # on the way, every other one lies where the user's will be, if it fits there.
+            # Targets are the user's array (place 0) or work memory. If more than one work array is needed, every second
+            # one uses the memory of the user's array, if it fits there.
             at = len(ways) - 1 - number + self._holds
             place = Place(
                 at, not reused and (at == 0 or (self.fields <= buffers and len(ways) <= 2)), natural or at > 0
@@ -172,27 +171,27 @@ class StagedTransform:
             + [0 if self._trailing is None else self._trailing.sweep.scratch_nbytes]
         )
         self._scratch = [ArrayReference(zeros(nbytes, np.uint8)) for _ in range(workers)]
-        self._deferred: DeferredTiles | None = None  # where some are late
+        self._deferred: DeferredTiles | None = None  # if some units are late
         self._codes = ProgramCache()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
 
     @property
     def nbytes(self) -> int:
-        """Bytes of work memory."""
+        """Return the bytes of work memory."""
         aside = 0 if self._deferred is None else self._deferred.memory.nbytes
         return aside + self._work.nbytes
 
     @property
     def _late(self) -> DeferredTiles:
-        """Tell what is exchanged late; there is some wherever a task is late, or sets units aside."""
+        """Return the deferred tiles, which exist if a task is late or sets units aside."""
         assert self._deferred is not None
         return self._deferred
 
     def tasks(self, chunk: int, fields: int | None = None, late: float = 0.0) -> list[Task]:
-        """Return the slices of the pipeline, of at most `chunk` units each; by default for all fields.
+        """Return the tasks, of at most `chunk` units each; by default for all fields.
 
-        Where units are indices of the batch, `fields` is the number of these. With `late`, that share of
-        the last field is exchanged late, if that `can_be_late`.
+        If units are indices of the batch, `fields` is their number. The share `late` of the last field is exchanged
+        late if it `can_be_late`.
         """
         if self._relocates:
             return [
@@ -205,7 +204,7 @@ class StagedTransform:
             if self._streams
             else in_order(units, fields, chunk, self._work.fields, self._holds)
         )
-        if self._deferred is not None:  # codes of late tasks are for its memory
+        if self._deferred is not None:  # programs of late tasks have addresses of its memory
             self._codes.clear()
         self._deferred = None
         trailing = self._trailing
@@ -220,7 +219,7 @@ class StagedTransform:
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
         self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk)
-        setting_aside = own[min(1, count - 1) : count]  # not the first: its message is waited for
+        setting_aside = own[min(1, count - 1) : count]  # not the first, whose message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
         tasks[turn:] = [Task(field, last, slice(done, done), kind="turn")]
@@ -229,17 +228,17 @@ class StagedTransform:
         ]
 
     def messages(self, chunk: int) -> list[Message]:
-        """All messages of one field that are not late; of those that are alike, one."""
+        """Return the messages of one field that are not late, one of each kind."""
         if self._relocates:
             return [self.stages[0].message(slice(0, min(chunk, self.units)))] if self.units else []
         return [stage.message(part) for stage in self.stages for part in chunks(stage.blocks.units, chunk)]
 
     def message_nbytes(self) -> int:
-        """Bytes that leave this rank in a message of one index of the batch."""
+        """Return the bytes sent to other ranks in a message of one index of the batch."""
         return sum(message.nbytes_sent for message in self.messages(1))
 
     def buffer_lengths(self, chunk: int) -> tuple[int, int]:
-        """Elements of a slot's buffers, as of the last `tasks`: sent, and received; of what travels."""
+        """Return the lengths of a slot's send and receive buffers for the last `tasks`, in elements of `wire`."""
         messages, itemsize = self.messages(chunk), self.wire.dtype.itemsize
         sent = [message.send_size * message.wire.dtype.itemsize for message in messages]
         received = [message.receive_size * message.wire.dtype.itemsize for message in messages]
@@ -248,23 +247,23 @@ class StagedTransform:
         return -(-max(sent, default=0) // itemsize), -(-max(received, default=0) // itemsize)
 
     def split(self, array: np.ndarray) -> list[np.ndarray]:
-        """Return the fields of a local batch, in natural order: what `arrays` expects."""
+        """Return the fields of a local batch in natural order, as `arrays` expects them."""
         if self._whole:
             return [array]
         return [array[number : number + 1] for number in range(len(array))]
 
     def arrays(self, sources: list[ArrayReference], targets: list[ArrayReference]) -> list[list[ArrayReference]]:
-        """Tell where the fields of a call lie, as `steps` wants it.
+        """Return the arrays of all stages for the fields of a call, as `steps` expects them.
 
         Parameters
         ----------
         sources, targets : list of ArrayReference
-            The rank's part of every field, before and after.
+            The rank's part of every field, before and after the transform.
 
         Returns
         -------
         list of list of ArrayReference
-            What every stage reads, and what is there in the end, for every field.
+            For every field, the source of every stage, and the final target.
         """
         found = [targets]
         for stage in reversed(self.stages):
@@ -273,16 +272,16 @@ class StagedTransform:
 
     @property
     def scratch_nbytes(self) -> int:
-        """Bytes of every worker's scratch memory."""
+        """Return the bytes of every worker's scratch memory."""
         return self._scratch[0].array.nbytes
 
     @property
     def scratch(self) -> list[int]:
-        """Addresses of every worker's scratch memory."""
+        """Return the addresses of every worker's scratch memory."""
         return [memory.address for memory in self._scratch]
 
     def with_own_workspace(self) -> StagedTransform:
-        """Return the same with memory of its own, for one worker."""
+        """Return a copy with memory of its own, for one worker."""
         other = copy(self)
         other._work = self._work.another()
         other._scratch = [ArrayReference(zeros(self._scratch[0].array.shape, np.uint8))]
@@ -298,7 +297,7 @@ class StagedTransform:
         first: int = 0,
         start: int = 0,
     ) -> Iterator[AnyStep]:
-        """Tell what a task does, step by step.
+        """Yield the steps of a task.
 
         Parameters
         ----------
@@ -309,11 +308,11 @@ class StagedTransform:
         comms : sequence of AsyncComm or None
             One per dimension of the grid; None: nothing is exchanged, and no turns are taken.
         scale : float
-            What the source is multiplied with.
+            Factor of the source.
         first : int
-            The slice of the pipeline that is the first task.
+            Index in the pipeline of the slice that is the first task.
         start : int
-            The transform starts when so many slices have ended; its source may be filled until then.
+            The transform starts after this number of slices has ended; its source may be filled until then.
 
         Yields
         ------
@@ -378,7 +377,7 @@ class StagedTransform:
                 self._late.set_aside(program, task.set_aside, source, target, scale)
             stage.pack(program, part, source, target, scale)
         elif task.kind == "late":
-            assert self._trailing is not None  # whose late units the task completes
+            assert self._trailing is not None  # the task completes late units of the trailing axes
             self._late.unpack(program, task.part, target)
             groups = self._trailing.sweep.groups[task.part]
             self._trailing.write(program, target, source, scale, slice(groups[0].start, groups[-1].stop))
@@ -386,12 +385,12 @@ class StagedTransform:
             stage.unpack(program, part, target)
 
     def _standard(self, task: Task) -> slice:
-        """Return the units for which what a task does is written down."""
+        """Return the units for which a task's program is written."""
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
     def _completing(self, trailing: TrailingAxes, part: slice, source: ArrayReference, target: ArrayReference) -> Run:
-        """Transform a part of the axes that waited for all units."""
-        # To overwrite what comes from memory would have it written back there.
+        """Return the step that transforms a part of the trailing axes."""
+        # Data that come from memory are not overwritten, because they would be written back to memory.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
             ("trailing", source.kind, target.kind), part.start, trailing.write, given, target.view(TARGET), 1.0, part
@@ -401,7 +400,7 @@ class StagedTransform:
         return Run(code, bases, "complete")
 
     def describe(self) -> str:
-        """Return the way, as text."""
+        """Return the stages as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join(
             [*(stage.in_words(names) for stage in self.stages), *ffts_along(self._trailing_axes, names)]

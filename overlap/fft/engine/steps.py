@@ -1,4 +1,4 @@
-"""What a slice of a plan does, step by step, as data.
+"""The steps of a plan's slices, as data.
 
 A slice is a list of steps: `Run` and `Call` compute, `Split` lets several workers compute, `Exchange` is an MPI
 operation; a request of `overlap.runtime` (`wait_for_slices`, `take_turn`) is a step, too.
@@ -33,9 +33,9 @@ class Run:
     Attributes
     ----------
     code : ndarray of int64
-        As of `CompiledProgram.code`.
+        See `CompiledProgram.code`.
     bases : sequence of int
-        The addresses of its bases. Whoever runs it has scratch memory of their own.
+        The addresses of its bases. The thread that runs it supplies the scratch memory.
     label : str
     """
 
@@ -44,7 +44,7 @@ class Run:
     label: str
 
     def execute(self, scratch: int) -> None:
-        """Execute it now, with scratch memory at an address."""
+        """Execute the program now, with scratch memory at an address."""
         bases = np.array(self.bases)
         bases[SCRATCH] = scratch
         execute(self.code, bases)
@@ -77,7 +77,7 @@ class Exchange:
     comm : AsyncComm
     message : Message
     send, receive : ArrayReference
-        Where the pieces lie that are sent and received.
+        The arrays with the pieces that are sent and received.
     """
 
     comm: AsyncComm
@@ -86,32 +86,32 @@ class Exchange:
     receive: ArrayReference
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:
-        """Make the operation; between other buffers, if they are given."""
+        """Make the operation, between other buffers if they are given."""
         send = self.send.array if send is None else send
         receive = self.receive.array if receive is None else receive
         return self.message.exchanged(self.comm, send, receive)
 
     def on_scratch(self) -> Operation:
-        """Make the operation on buffers of its own."""
+        """Make the operation on scratch buffers."""
         return self.operation(*(np.zeros(side.array.nbytes, np.uint8) for side in (self.send, self.receive)))
 
 
 AnyStep = Run | Split | Call | Exchange | WaitForSlices | TakeTurn
-"""What a slice of a plan does next."""
+"""A step of a slice of a plan."""
 
 
 def checked(wire: WireFormat) -> Iterator[Call]:
-    """Raise, between packing and exchanging, that a number was too large to travel."""
+    """Yield a step, between packing and exchanging, that raises if a number is too large for the wire format."""
     if wire.rounds:
         yield Call(lambda addresses: wire.raise_overflow(), "check what was rounded")
 
 
 def ended(tasks: range, first: int) -> WaitForSlices:
-    """Wait until some tasks have ended, of those that begin with slice `first`."""
+    """Make the request to wait until some tasks have ended; task 0 is slice `first`."""
     return wait_for_slices(first + tasks.stop, first + tasks.start)
 
 
 def staggered(number: int, depth: int) -> Iterator[TakeTurn]:
-    """Tell what `overlap.runtime.stagger` awaits."""
+    """Yield the requests that `overlap.runtime.stagger` awaits."""
     if starts_late(number, depth):
         yield take_turn()

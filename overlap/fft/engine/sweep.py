@@ -1,11 +1,11 @@
-"""Sweeps: FFTs along some axes of a box of any dimension, block by block where it is hot.
+"""Sweeps: FFTs along some axes of a box of any dimension, block by block in the cache.
 
 A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one axis after the other,
-and stores it where it goes: into the pieces of a message, or an array. It is a recipe: it writes what is to be done
+and stores it: into the pieces of a message, or into an array. It does not compute itself but writes the instructions
 into a `CompiledProgram`.
 
-Blocks and their FFTW plans depend on the box alone: its result has the same bits in every mode, depth
-and chunk, and on every worker.
+Blocks and their FFTW plans depend on the box alone, so results have the same bits in every mode, depth and chunk, and
+on every worker.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .direction import Direction
 from .program import CompiledProgram, View
 
 BLOCK_NBYTES = 256 * 1024
-AT_ONCE = 24  # lines that are not contiguous, through scratch memory
-SHORT_NBYTES = 64 * 1024  # of shorter ones
-NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
+AT_ONCE = 24  # lines that are not contiguous, in scratch memory at once
+SHORT_NBYTES = 64 * 1024  # bytes at least, for shorter lines
+NARROWEST = 4  # least points of a block along the array's last axis, if that is not transformed
 
 
 class Sweep:
@@ -35,30 +35,30 @@ class Sweep:
     Parameters
     ----------
     shape : tuple of int
-        Shape of the box that goes in.
+        Shape of the input box.
     lines : dict
-        The `Axis` of every axis that is transformed, in this order; none: data are moved only.
+        The `Axis` of every transformed axis, in the order of the FFTs; if empty, data are only moved.
     dtype : dtype
-        Type of what goes in.
+        Type of the input.
     direction : Direction
-        With the axis that the views of the spectral side have last in memory, if not the last one.
+        Options, with the axis that views of the spectral side have last in memory, if not the last one.
     sources, targets : list of tuple of slice
-        Which part of the box goes in, or comes out, where: a box for every view.
+        For every view, the part of the input or output box that it contains.
     after : int or None
-        All of it is one block, in scratch memory that begins after so many bytes.
+        If given, the box is one block, in scratch memory that begins at this offset in bytes.
     same : bool
-        What comes out lies where that goes in.
+        The output is at the place of the input.
     natural : bool
-        The only source is C-contiguous, as a rule.
+        The only source is usually C-contiguous.
     ends : (int, list of slice), optional
-        Ranges of an axis, with none but a single index before it, in which blocks shall begin and end.
+        Ranges of an axis, before which there are only axes of length 1, in which blocks shall begin and end.
 
     Attributes
     ----------
     groups : list of slice
         The blocks of each of these ranges.
     scratch_nbytes : int
-        Scratch memory that it needs, with what comes before.
+        Scratch memory that it needs, including the offset.
     count : int
         Number of blocks.
     """
@@ -128,13 +128,13 @@ class Sweep:
         return len(self._blocks)
 
     def retargeted(self, targets: Sequence[Box]) -> Sweep:
-        """Return the same sweep, with the same plans, to other views."""
+        """Return the sweep, with the same plans, for other target views."""
         other = copy_of(self)
         other._set_targets(targets)
         return other
 
     def overlapping(self) -> Sweep:
-        """Return the same sweep, with the same plans, where a block's source may lie where its target is."""
+        """Return the sweep, with the same plans, for sources that may overlap the targets block by block."""
         other = copy_of(self)
         other._same = True
         return other
@@ -147,27 +147,27 @@ class Sweep:
         scale: float = 1.0,
         blocks: slice = slice(None),
     ) -> None:
-        """Write what it does from the views `sources` to the views `targets`, by default all blocks."""
+        """Write the sweep of some blocks, by default all, from the views `sources` to the views `targets`."""
         for i, here, j, there in self._moves:
             program.copy(targets[j][there], sources[i][here], scale)
         for one in self._blocks[blocks]:
             one.write(program, sources, targets, scale, same=self._same)
 
     def write_to(self, program: CompiledProgram, sources: Sequence[View], physical: View | None) -> None:
-        """Write its only block backward, with a result that stays in scratch memory."""
+        """Write the only block of a backward sweep, whose result stays in scratch memory."""
         for one in self._blocks:
             one.write(program, sources, None, 1.0, physical)
 
     def write_from(
         self, program: CompiledProgram, physical: View | None, targets: Sequence[View], scale: float
     ) -> None:
-        """Write its only block forward, of what is in scratch memory; that is lost."""
+        """Write the only block of a forward sweep of data in scratch memory, which are overwritten."""
         for one in self._blocks:
             one.write(program, None, targets, scale, physical)
 
 
 def common(source: Box, target: Box) -> list[tuple[Box, Box]]:
-    """Slices of two boxes that select what they have in common, each relative to its box."""
+    """Return the slices of two boxes that select their intersection, each relative to its box."""
     here, there = [], []
     for one, other in zip(source, target):
         start, stop = max(one.start, other.start), min(one.stop, other.stop)
@@ -179,7 +179,7 @@ def common(source: Box, target: Box) -> list[tuple[Box, Box]]:
 
 
 class _Block:
-    """A part of a sweep's box: what it copies into scratch memory, and out of it."""
+    """A part of a sweep's box, with its copies into and out of scratch memory."""
 
     def __init__(
         self,
@@ -219,27 +219,28 @@ class _Block:
         physical: View | None = None,
         same: bool = False,
     ) -> None:
-        """Write its load, its FFTs and its store.
+        """Write the load, the FFTs and the store of the block.
 
-        What lies in an array as it would in scratch memory is not copied: a result always, a source that FFTs leave as
-        it is, or that is spare.
+        Data that have the same layout in an array as they would have in scratch memory are not copied: this holds for
+        all results, and for sources that the FFTs do not overwrite or that are `spare`.
 
         Parameters
         ----------
         sources, targets : list of View, or None
-            None: what goes in, or comes out, is in scratch memory.
+            None: the input or the output is in scratch memory.
         scale : float
-            Multiplied when it is loaded, or else, and where lines are long and far apart, when it is stored.
+            Factor, applied when the block is loaded; if it is not loaded, or if lines are long and far apart, when it
+            is stored.
         physical : View, optional
-            The real-space side, where it is not the block's own.
+            The real-space side, if it is not the block's own.
         same : bool
-            As of `Sweep`: then all is copied.
+            See `Sweep`; if set, everything is copied.
         """
         source, target = self._transformed.ends(physical)
         in_place = source is target
         late = sources is None or self._transformed.scales_last
         before, after = (1.0, scale) if late else (scale, 1.0)
-        # Whether it may lie elsewhere than in scratch memory.
+        # Whether the block's data may be in an array instead of scratch memory.
         elsewhere = not same and (not in_place or (sources is not None and targets is not None))
         given = result = None
         if elsewhere and targets is not None and not self._gaps and after == 1.0:
@@ -265,7 +266,7 @@ class _Block:
 
     @staticmethod
     def _only(views: Sequence[View], pairs: Sequence[tuple[int, Box, Box]], memory: View) -> View | None:
-        """Return the part of a view that takes the place of some scratch memory, or None."""
+        """Return the part of a view that can replace a part of scratch memory, or None."""
         if len(pairs) != 1:
             return None
         ((i, where, inside),) = pairs
@@ -274,7 +275,7 @@ class _Block:
 
 
 def pairs_of(views: Sequence[Box], mapping: Sequence[list[tuple[slice, slice]]]) -> list[tuple[int, Box, Box]]:
-    """Which slices of which view are which slices of the scratch memory."""
+    """Return triples: a view's number, slices of the view, and the corresponding slices of scratch memory."""
     found = []
     for i, box in enumerate(views):
         axes = [intersect(part, pairs) for part, pairs in zip(box, mapping)]
@@ -285,7 +286,7 @@ def pairs_of(views: Sequence[Box], mapping: Sequence[list[tuple[slice, slice]]])
 
 
 def cuts_of(shape: tuple[int, ...], whole: Collection[int], budget: int, narrowest: int = 1) -> list[list[slice]]:
-    """Ranges of every axis: a block has all of the axes `whole`, and about `budget` points of the others.
+    """Return ranges of every axis such that a block has the axes `whole` completely and about `budget` points.
 
     It has at least `narrowest` points of the last axis.
     """

@@ -1,4 +1,4 @@
-"""`SweepInPlace`: FFTs along one axis of an array, where what goes in is gathered first; as `Sweep`, a recipe."""
+"""`SweepInPlace`: FFTs along one axis of an array, in which the input is gathered first."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from .lines import LineTransform
 from .program import SCRATCH, CompiledProgram, View
 from .sweep import AT_ONCE, common, cuts_of
 
-HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
-FEWEST_AT_ONCE = 16  # lines through scratch memory
-SHORT = 128  # points of a line: as many as a power of two are transformed there in place,
-COMPACT = 200  # others, in double precision, into lines beside each other; longer ones into contiguous ones
+HOT_NBYTES = 128 * 1024  # bytes of a block that is transformed in the array
+FEWEST_AT_ONCE = 16  # lines that go through scratch memory
+SHORT = 128  # lines of at most this many points, if a power of two, are transformed there in place,
+COMPACT = 200  # others, in double precision, to adjacent lines; longer lines to contiguous ones
 CODELETS = (16, 32, 64)  # FFTW transforms these lengths in one step,
-PAGE_NBYTES = 4096  # which is best done in place, unless points so far apart compete for one place in the cache
-THOROUGH = ("patient", "exhaustive")  # in whose time FFTW finds a way of its own in an array that is near,
-MANY_COLUMNS = 128  # of so many lines at once
-NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
+PAGE_NBYTES = 4096  # best in place, unless points are a multiple of this apart and compete for one place in the cache
+THOROUGH = ("patient", "exhaustive")  # efforts with which FFTW finds a better way for an array in a near cache,
+MANY_COLUMNS = 128  # with this many lines at once
+NEAR_NBYTES = 2**22  # bytes of an array that fits into a cache that all cores share
 
 
 class SweepInPlace:
-    """FFTs along one axis of a contiguous, aligned array, where what goes in is gathered first.
+    """FFTs along one axis of a contiguous, aligned array, in which the input is gathered first.
 
-    Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that lie
-    side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time, and are copied back:
-    points so far apart compete for the same places in the cache. Which way through scratch memory is the fastest
-    depends on length and precision, see the constants; what comes from memory is copied first, a copy waits less for
-    it. Lines that do not fit there are transformed in place.
+    Contiguous lines are gathered and transformed some at a time, while they are in the cache. So are other lines if all
+    that are side by side stay in the cache. Otherwise they go through scratch memory, `AT_ONCE` at a time, and are
+    copied back, because their distant points would compete for the same places in the cache. The fastest way through
+    scratch memory depends on length and precision, see the constants. Data that come from memory are copied first,
+    because a copy waits less for them than an FFT. Lines that do not fit into scratch memory are transformed in place.
 
     Parameters
     ----------
     shape : tuple of int
     axis : int
     line : Axis
-        One that is `alike`, and not "r2c".
+        An axis that is `alike`, and not "r2c".
     dtype, direction
-        As of `Sweep`.
+        See `Sweep`.
     sources : list of tuple of slice, optional
-        Which part of the array is taken from where: a box for every view; by default all is there.
+        For every view, the part of the array that it contains; by default all data are in the array already.
     cuts : list of slice, optional
-        Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end,
+        Ranges in which blocks shall begin and end, of the axes after `axis` taken as one,
     before : bool
-        or of the axes before it.
+        or of the axes before `axis`.
 
     Attributes
     ----------
@@ -83,22 +83,23 @@ class SweepInPlace:
         double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
         far = length * inner * itemsize > NEAR_NBYTES
         searched = direction.effort in THOROUGH and double and power_of_two and length > SHORT and not far
-        self._apart = (
+        self._through_scratch = (
             not self._contiguous
             and lines >= FEWEST_AT_ONCE
-            and length * inner * itemsize > HOT_NBYTES  # through scratch
+            and length * inner * itemsize > HOT_NBYTES  # through scratch memory
             and not (length in CODELETS and inner * itemsize % PAGE_NBYTES)
             and not searched
         )
         self._inside = (
-            (power_of_two and length <= SHORT)  # both ends of the FFT are in scratch memory
+            (power_of_two and length <= SHORT)  # source and target of the FFT are in scratch memory
             or (far and (power_of_two or length > COMPACT or not double))
         )
-        self._compact = self._inside or (double and length <= COMPACT)  # as in the array, but close together
+        # With the order of the array, but close together.
+        self._compact = self._inside or (double and length <= COMPACT)
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
-        at_once = min(AT_ONCE, lines) if self._apart else MANY_COLUMNS if searched else COLUMNS
+        at_once = min(AT_ONCE, lines) if self._through_scratch else MANY_COLUMNS if searched else COLUMNS
         whole = slice(0, outer), slice(0, inner)
         ranges = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
         for planes, cut in () if self._contiguous else ranges:
@@ -119,13 +120,13 @@ class SweepInPlace:
             self._blocks.append((made[block_shape], where))
 
     def _plan(self, where: Box, length: int, direction: Direction, dtype: np.dtype) -> LineTransform:
-        """Return the FFT of a block, and of those like it."""
+        """Return the FFT plan for a block and for similar blocks."""
         forward, effort, kind = direction.forward, direction.effort, self._line.real_kind(direction.forward)
         if self._contiguous:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
             return LineTransform(part, part, 1, forward, effort, real_kind=kind)
         part = barely_aligned(self._shape[1:], dtype)[where[1:]]
-        if not self._apart:
+        if not self._through_scratch:
             return LineTransform(part, part, 0, forward, effort, real_kind=kind)
         hot = self._hot(part.shape, 0, dtype)
         self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
@@ -134,14 +135,14 @@ class SweepInPlace:
         return LineTransform(given, there, 0, forward, effort, streamed=not self._inside, real_kind=kind)
 
     def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
-        """Tell where lines lie in scratch memory."""
+        """Return the view of lines in scratch memory."""
         if self._compact:
             return View.contiguous(SCRATCH, shape, dtype)
         return View.of_lines(SCRATCH, shape, axis, dtype)
 
     @staticmethod
     def suits(shape: tuple[int, ...], axis: int, dtype: np.dtype, cuts: Sequence[slice] = ()) -> bool:
-        """Tell whether all blocks begin as aligned as FFTW requires, if the array does."""
+        """Return whether all blocks are aligned as FFTW requires if the array is."""
         itemsize = np.dtype(dtype).itemsize
         outer = int(np.prod(shape[:axis], dtype=int))
         inner = int(np.prod(shape[axis:], dtype=int))
@@ -161,7 +162,7 @@ class SweepInPlace:
         scale: float = 1.0,
         blocks: slice = slice(None),
     ) -> None:
-        """Write what it does from the views `sources` to the view of its array, ``targets[0]``."""
+        """Write the sweep from the views `sources` to the view of its array, ``targets[0]``."""
         (target,) = targets
         gathered = list(zip(self._sources, sources))
         if not self._contiguous:
@@ -175,17 +176,17 @@ class SweepInPlace:
             for box, source in gathered if self._contiguous else ():
                 for here, inside in common(box, where):
                     program.copy(part[inside], source[here], scale)
-            hot = self._hot(part.shape, 1, part.dtype) if self._apart else part
-            if self._apart and self._inside:
+            hot = self._hot(part.shape, 1, part.dtype) if self._through_scratch else part
+            if self._through_scratch and self._inside:
                 program.copy(hot, part)
             given = hot if self._inside else part
             self._line.transform(program, plan, hot, given, self._axis, self._forward)
-            if self._apart:
+            if self._through_scratch:
                 program.copy(part, hot)
 
 
 def _even_runs(part: slice, size: int, step: int) -> list[slice]:
-    """Find runs of about `size`, alike in length, each some steps from the start; none of an empty part."""
+    """Cut a part into runs of about `size`, similar in length and at multiples of `step`; none of an empty part."""
     length = length_of(part)
     if not length:
         return []

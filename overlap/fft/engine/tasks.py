@@ -1,12 +1,12 @@
-"""The tasks of a staged transform: their order, and what each one waits for.
+"""The tasks of a staged transform: their order and their dependences.
 
-Every task is one slice of the pipeline, with exactly one operation (or `take_turn`). So operations are
-issued in the order of the tasks, and a task may wait for any earlier ones (`wait_for_slices`). What a task
-does after its operation comes after everything that earlier tasks do before theirs.
+Every task is one slice of the pipeline, with exactly one operation (or `take_turn`). So operations are issued in the
+order of the tasks, and a task may wait for any earlier ones (`wait_for_slices`). The work of a task after its operation
+follows everything that earlier tasks do before theirs.
 
-That keeps work memory right. A task packs when those tasks of the stage before have ended whose results
-it reads. It unpacks after its own operation, hence after all earlier tasks have packed; and where the
-trailing axes are transformed out of work memory, it waits until that was done with what is there.
+So no data in work memory are overwritten too early. A task packs when the tasks of the previous stage whose results it
+reads have ended. It unpacks after its own operation, hence after all earlier tasks have packed; and if the trailing
+axes are transformed out of work memory, it waits until that has been done with the data there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from ...arrays import chunks, length_of
 
-LEAD = 2  # tasks of a field's first stage before the second one of the field before joins in
+LEAD = 2  # tasks of a field's first stage before the first one of the previous field's second stage
 NOTHING = range(0)
 
 
@@ -32,12 +32,12 @@ class Task:
     part : slice
         The units.
     pack_after, unpack_after : range
-        The tasks that have to end before it packs, and before it unpacks.
+        The tasks that must end before it packs, and before it unpacks.
     trailing_after : range or None
-        It transforms the trailing axes of its field when these tasks have ended; None: another one does.
+        It transforms the trailing axes of its field when these tasks have ended; None: another task does.
     kind : {"units", "indices", "turn", "late"}
-        "indices": units that are indices of the batch. "turn": it does nothing but take its turn. "late": of
-        the units that were set aside.
+        "indices": units are indices of the batch. "turn": the task only takes its turn. "late": units that were set
+        aside.
     set_aside : slice or None
         Units that it sets aside before it packs its own.
     """
@@ -53,17 +53,17 @@ class Task:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Alike for tasks that do the same to different fields."""
+        """Return a key that is equal for tasks with the same work on different fields."""
         aside = self.set_aside and self.set_aside.start
         return self.stage, self.part.start, self.part.stop, self.kind, aside
 
     @cached_property
     def length(self) -> int:
-        """Number of units."""
+        """Return the number of units."""
         return length_of(self.part)
 
     def label(self, what: str) -> str:
-        """Name what it does, to pack or to unpack, in a trace."""
+        """Return the name of the task's work, packing or unpacking, for a trace."""
         if what == "pack":
             return "pack" if self.set_aside is None else "set aside, pack"
         return "unpack late" if self.kind == "late" else what
@@ -84,13 +84,13 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
     Parameters
     ----------
     units : list of int
-        How many every stage has.
+        The number of units of every stage.
     fields : int
     chunk : int
         Units per task, at most.
     buffers : int
-        Fields whose work memory is there at once. With 2, and two stages, a field's second stage takes
-        turns with the next field's first one: the exchanges do not pause between the two.
+        Number of fields that have work memory at the same time. With 2, and two stages, a field's second stage takes
+        turns with the next field's first one, so that exchanges do not pause in between.
     holds : bool
         The trailing axes are transformed out of work memory.
     """
@@ -103,7 +103,7 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
     else:
         groups = [[(field, stage)] for field in range(fields) for stage in range(last + 1)]
     found: list[Task] = []
-    ends: list[int] = []  # tasks up to the end of every field
+    ends: list[int] = []  # number of tasks up to the end of every field
     for group in groups:
         before = range(len(found))
         turns = sorted(
@@ -130,11 +130,11 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
 
 
 def streamed(units: int, fields: int, chunk: int) -> list[Task]:
-    """Return the tasks of two stages with the same units, where one of the second needs that of the first alone."""
+    """Return the tasks of two stages with the same units, if a unit's second task depends only on its first one."""
     parts = chunks(units, chunk)
     found: list[Task] = []
     packed: dict[tuple[int, int], int] = {}
-    # A field's second exchange of a unit is issued before the first one of the field whose units then lie in its place.
+    # A unit's second exchange is issued before the first exchange of the later field that uses the same work memory.
     lead = min(LEAD, 2 * len(parts) - 1)
     turns = sorted(
         (field * len(parts) + i + lead * stage, stage, field, i)

@@ -1,4 +1,4 @@
-"""`TrailingAxes`: the FFTs of a staged transform that wait until all units of its last stage have come."""
+"""`TrailingAxes`: the FFTs of a staged transform that wait for all units of its last stage."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .stage import UNIT_NBYTES, Stage, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
-PARTS = 8  # for each of several workers, at most,
-PART_NBYTES = 4 * UNIT_NBYTES  # and of no fewer bytes
+PARTS = 8  # at most, for each of several workers,
+PART_NBYTES = 4 * UNIT_NBYTES  # and of at least this many bytes
 
 
 class TrailingAxes:
-    """The sweep of the axes that wait, in parts for several workers.
+    """The sweep along the trailing axes, in parts for several workers.
 
     Parameters
     ----------
     stage : Stage
-        The last one, which has stored what goes in.
+        The last stage, which has stored the input.
     axes : tuple of int
     way : overlap.arrays.StageAxes
-        That stage's.
+        The axes of that stage.
     lines : dict
         The `Axis` of every transformed axis.
     direction : Direction
     kind : (bool, bool, bool)
-        Whether the target holds what is not complete yet, all fields are taken as one, and there is one alone.
+        Whether the target holds incomplete results, whether all fields are taken as one, and whether there is only one.
     workers : int
 
     Attributes
@@ -42,7 +42,7 @@ class TrailingAxes:
     parts : list of slice
         Blocks of the sweep.
     late_units : int
-        Along the axis that the last exchange splits, if its messages can be late; else 0.
+        Number of units along the axis that the last exchange splits, if its messages can be late; else 0.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class TrailingAxes:
         shape, dtype, local = stage.shape, stage.target_dtype, stage.target_shape
         cuts, before, self.late_units, ends = None, False, 0, None
         if len(axes) == 1 and not whole and way.transpose is not None and way.along == axes[0]:
-            # Units along the split axis, of this rank's part of it.
+            # Units along this rank's part of the split axis.
             split, (axis,) = way.transpose.split, axes
-            # Alike on all ranks; rows, or points, of odd length are less aligned than FFTW requires.
+            # Equal on all ranks; rows or points of odd length are less aligned than FFTW requires.
             row = 1 if split == len(shape) - 1 else shape[-1]
-            beside = split == axis + 1 or split == 1 == axis - 1  # nothing but a batch of one before the two
+            beside = split == axis + 1 or split == 1 == axis - 1  # only a batch of length 1 precedes the two
             if not able and split == 1 and stage.dtype == dtype:
                 self.late_units, ends = len(stage.late_parts), (split, stage.late_parts)
             elif (
@@ -107,7 +107,7 @@ class TrailingAxes:
         )
 
     def write(self, program: CompiledProgram, source: View, target: View, scale: float, blocks: slice) -> None:
-        """Write some of its blocks, from the view `source` to `target`."""
+        """Write some blocks of the sweep, from the view `source` to `target`."""
         self.sweep.write(program, [source], [target], scale, blocks)
 
 

@@ -1,4 +1,4 @@
-"""`WireFormat`: how numbers travel in messages: as they are, or doubles as singles."""
+"""`WireFormat`: the format of numbers in messages: unchanged, or doubles as singles."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .program import View
 
 
 class WireFormat:
-    """How numbers travel.
+    """The format of numbers in messages.
 
-    A program that packs a message notes where a finite number is too large for a single; a step between packing and
-    exchanging raises an error then (`steps.checked`). All numbers of an exchange are rounded, those that stay on their
-    rank too: so what comes out does not depend on which rank holds what.
+    A program that packs a message notes whether a finite number is too large for a single; a step between packing and
+    exchanging then raises an error (`steps.checked`). All numbers of an exchange are rounded, also those that stay on
+    their rank, so results do not depend on the distribution.
 
     Parameters
     ----------
     dtype : dtype
-        In the arrays.
+        Type in the arrays.
     exchange : {None, "f4"}
-        As of `FFT2`.
+        See `FFT2`.
 
     Attributes
     ----------
     dtype : dtype
-        In messages.
+        Type in messages.
     rounds : bool
-        It is another one than in the arrays.
+        Messages have another type than the arrays.
     """
 
     def __init__(self, dtype: DTypeLike, exchange: str | None = None) -> None:
@@ -40,17 +40,17 @@ class WireFormat:
         self._overflown = np.zeros(1, np.int64)
 
     def of(self, dtype: DTypeLike) -> WireFormat:
-        """Return the same for arrays of a type; an error is raised by either."""
+        """Return the wire format for arrays of another type; both share the error."""
         other = WireFormat(dtype, self._exchange)
         other._overflown = self._overflown
         return other
 
     def rounded(self, view: View) -> View:
-        """Return a view of memory in which numbers are stored as if they had travelled."""
+        """Return a view of memory in which numbers are rounded when they are stored, as in messages."""
         return replace(view, rounding=address_of(self._overflown)) if self.rounds else view
 
     def raise_overflow(self) -> None:
-        """Raise an error where a number was too large.
+        """Raise an error if a number was too large.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """FFTW's wisdom as text: a line that names the version and its tables of codelets, a line for each entry, and ``)``.
 
-An entry ends with the effort that it was found with (three words of flags) and the problem (four of a digest). FFTW
-itself is not asked: it would have to forget and learn again all that it knows.
+An entry ends with the effort with which it was found (three words of flags) and the problem (four words of a digest).
+This module works on the text alone; FFTW itself would have to forget and learn again all its wisdom.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _KEY_WORDS = 7
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Wisdom of several processes in one; of what several know in different ways, the first one's.
+    """Join the wisdom of several processes; if entries differ, the first one is kept.
 
     Text of another version of FFTW than the first one's is left out.
     """
@@ -27,7 +27,7 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def without(text: str, other: str) -> str:
-    """Return the entries of one wisdom for which another one has none, as wisdom; "" if there are none."""
+    """Return the entries of `text` for which `other` has none, as wisdom; "" if there are none."""
     if text == other:
         return ""
     known = {_key(line) for line in other.splitlines()}

@@ -1,4 +1,4 @@
-"""`WorkMemory`: where the stages of a staged transform store what is not the result yet."""
+"""`WorkMemory`: memory for the intermediate results of a staged transform."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .stage import Stage
 
 
 class WorkMemory:
-    """Two work arrays, for stages of even and of odd places (`Place.number`), each for some fields at once.
+    """Two work arrays, for stages with even and odd place numbers (`Place.number`), each for some fields at once.
 
     Parameters
     ----------
     stages : sequence of Stage
     fields : int
-        Fields whose work arrays are there at once.
+        Number of fields that have work arrays at the same time.
     result_nbytes : int
-        Size of a field's result, if even places may lie there; else 0.
+        Bytes of a field's result, if even places may use its memory; else 0.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class WorkMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both arrays."""
+        """Return the bytes of both arrays."""
         return sum(array.nbytes for array in self._arrays)
 
     def stored(self, stage: Stage, field: int, target: ArrayReference) -> ArrayReference:
-        """Locate what a stage stores of one field, whose result goes to `target`."""
+        """Return the array in which a stage stores a field whose result goes to `target`."""
         number, shape, dtype = stage.place.number, stage.target_shape, stage.target_dtype
         if number == 0:
             return target
@@ -63,7 +63,7 @@ class WorkMemory:
         return target.part(array) if borrowed else ArrayReference(array)
 
     def another(self) -> WorkMemory:
-        """Make as much memory again."""
+        """Make another instance of the same size."""
         other = object.__new__(WorkMemory)
         other.__dict__.update(self.__dict__, _arrays=[zeros(array.shape, array.dtype) for array in self._arrays])
         return other

@@ -1,1 +1,1 @@
-"""How a plan comes to its settings: search, grid choice, tuning files."""
+"""The choice of a plan's settings: search, process grids, tuning files."""

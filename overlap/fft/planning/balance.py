@@ -1,7 +1,7 @@
-"""Balancing: shares that follow the ranks' speeds, found by running a plan's own computing on all ranks at once.
+"""Balancing: shares in proportion to the ranks' speeds, measured by a plan's own computing on all ranks at once.
 
-What counts is the time of the steps that compute (`Load.computing_s`), not that of the calls: in a call all ranks take
-as long as the slowest. `overlap.arrays.speeds` tells what new shares gain for sure.
+The speeds are found from the time of the steps that compute (`Load.computing_s`), not from that of calls, in which all
+ranks take as long as the slowest. `overlap.arrays.speeds` estimates the certain gain of new shares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...timing.turns import seconds_of
 from .candidates import Tunable
 from .trials import median_seconds, on_trial, seconds
 
-KEPT_GAIN = 1.02  # what new shares must show, or the plan goes back
+KEPT_GAIN = 1.02  # least measured gain of new shares; with less the plan returns to the old ones
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Balance:
     Attributes
     ----------
     speeds : tuple of float
-        All ranks' speeds, in units of the fastest one's.
+        Speeds of all ranks relative to the fastest one.
     weights : tuple of int or None
-        The plan's from now on; None where shares are even.
+        The plan's weights from now on; None: shares are even.
     changed : bool
     gain : float
-        Time of the plan's transforms before over that after, on arrays of zeros; 1 where nothing changed.
+        Time of the plan's transforms before divided by that after, on arrays of zeros; 1 if nothing has changed.
     arrays : tuple of DistArray
         The arrays that were passed, in the plan's new distribution.
 
@@ -61,7 +61,7 @@ class Balance:
 
 
 def computing_s(transforms: Sequence[Tunable]) -> list[float]:
-    """Seconds that this rank computes in a trial of all transforms, round by round, all ranks at once (collective)."""
+    """Measure, round by round, the seconds that this rank computes in a trial of all transforms (collective)."""
     found = np.zeros(ROUNDS)
     for transform in transforms:
         settings = transform.settings
@@ -69,7 +69,7 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
         with on_trial(transform, "measuring the speeds of all ranks"):
             transform.configure(settings, count)
             arrays, coordinator = transform.trial_arrays(count), transform.runtime.coordinator
-            # With the meeting of all ranks before it, which takes longer than a small run.
+            # Including the synchronization of all ranks, which takes longer than a small run.
             once_s = coordinator.maximum(
                 min(seconds_of(partial(seconds, transform, arrays, "compute")) for _ in range(2))
             )
@@ -85,7 +85,7 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
 
 
 def whole_s(transforms: Sequence[Tunable]) -> float:
-    """Seconds of trials of all transforms as they are configured (collective)."""
+    """Measure the seconds of trials of all transforms with their present settings (collective)."""
     total_s = 0.0
     for transform in transforms:
         settings = transform.settings

@@ -1,8 +1,8 @@
-"""Candidates: the settings that are worth a try for a transform.
+"""Candidates: the settings that are worth a trial for a transform.
 
-What to try depends on what a slice is. `PlaneCandidates` serves the transforms of an `FFT2`, whose
-slices are planes, `FieldCandidates` those of an `FFT3`, whose slices are units, parts of a field. How
-they are tried and compared is the same for both, see `trials` and `search`.
+The candidates depend on the kind of slices. `PlaneCandidates` serves the transforms of an `FFT2`, whose slices are
+planes, `FieldCandidates` those of an `FFT3`, whose slices are units, parts of a field. Both are tried and compared in
+the same way, see `trials` and `search`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...runtime import POLLS_PER_EXCHANGE, Runtime
 from .settings import Settings, Trial, Tuned
 
 DEPTH = 16
-SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
-LONG_NBYTES = 2 * 1024 * 1024  # of a message behind which nothing is hidden: what a call costs counts no more
-SLOTS_PER_WORKER = 2  # at least: some slices compute while others wait for their exchange
-DEPTHS = (2, 4, 8, 16, 32)  # that tuning tries
-LATE = (0.0, 0.25, 0.5, 0.75)  # shares that tuning tries
+SHALLOW = 4  # slots that stay in the cache: enough if an exchange is a copy
+LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for which the cost of a call is negligible
+SLOTS_PER_WORKER = 2  # at least, so that some slices compute while others wait for their exchange
+DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
+LATE = (0.0, 0.25, 0.5, 0.75)  # late shares that tuning tries
 
 
 class Tunable(Protocol):
@@ -31,85 +31,84 @@ class Tunable(Protocol):
     runtime: Runtime
     name: str
     slices: int  # of the whole batch
-    planning: bool  # its arrays hold no data of the user's: call no function of the user's
+    planning: bool  # its arrays hold no user data, so no user function may be called
     requested: Settings
     settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
-    refinement: Any  # a `refining.Refinement` of what is left to be compared in the next calls
+    refinement: Any  # a `refining.Refinement`, for settings to be compared in the next calls
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
         """Make candidates; a class attribute."""
 
     def configure(self, settings: Settings, count: int | None = None) -> None:
-        """Be ready to run with complete settings, on so much of the batch."""
+        """Prepare to run with complete settings, on `count` entries of the batch."""
 
     def kernels_of(self, settings: Settings) -> object:
-        """Make what is expensive for settings, and is kept by whoever holds it."""
+        """Make the kernels for settings, which are expensive; callers keep a reference to reuse them."""
 
     def trial_arrays(self, count: int) -> tuple[list, list]:
-        """Make inputs and outputs of so much of the batch."""
+        """Make inputs and outputs of `count` entries of the batch."""
 
     def run_planes(self, inputs: list, outputs: list, what: str = "whole") -> None:
-        """Run, or "compute" or "exchange" alone."""
+        """Run the transform ("whole"), or its computing or its exchanges alone."""
 
     def nbytes_per_slice(self) -> int:
-        """Bytes that this rank sends per slice."""
+        """Return the bytes that this rank sends per slice."""
 
     def nbytes_of_arrays(self) -> int:
-        """Bytes of a slice's, or a field's, inputs and outputs on this rank."""
+        """Return the bytes of the inputs and outputs of a slice, or of a field, on this rank."""
 
 
 class TunableFields(Tunable, Protocol):
-    """What they need besides of a transform of fields."""
+    """What planning and tuning need, in addition, of a transform of fields."""
 
     units: int  # of one field
     can_be_late: bool
     replans: bool
 
     def trial_fields(self) -> int:
-        """Return how many fields a measured run has."""
+        """Return the number of fields of a measured run."""
 
     def message_nbytes(self, chunk: int) -> int:
-        """Return the bytes of the largest piece that leaves this rank."""
+        """Return the bytes of the largest piece that this rank sends."""
 
     def slot_nbytes(self, chunk: int) -> int:
         """Return the bytes of one slot's buffers."""
 
 
 class Candidates:
-    """What is worth a try for one transform. Making them is collective.
+    """The candidates for one transform. Making them is collective.
 
     Parameters
     ----------
     transform : Transform
     requested : Settings
-        What of it is given is tried with no other value.
+        The requested settings; fields that are given are tried with no other value.
 
     Attributes
     ----------
     slices : int
         Slices of the whole batch.
     slices_of_one : int
-        Slices of what trials count: 1 where they count planes, the units of a field where they count
-        fields.
+        Slices of one entry of trials: 1 if the entries are planes, the units of a field if they are fields.
     nbytes : int
-        What a rank sends per slice, at most.
+        The largest number of bytes that a rank sends per slice.
     nbytes_of_arrays : int
-        Inputs and outputs of a slice, or a field, on a rank, at most.
+        The largest bytes, on any rank, of the inputs and outputs of a slice or a field.
     hides : bool
-        There is something to hide, and something to hide it behind.
+        There is an exchange to hide, and computing behind which to hide it.
     parts : (int, int, int)
-        For the trial of computing and exchanging alone: how much of the batch it takes, and slices
-        per message of a short and of a long message.
+        For the trials of computing and exchanging alone: the entries of the batch, and the slices of a short and of a
+        long message.
     sizes : list of int
-        Slices per message that are worth a try, first those that are likely to be good.
+        Slices per message that are worth a trial, the most promising first.
     long : int
-        Slices per message where nothing is hidden, hence nothing is gained by cutting a batch into short ones.
+        Slices per message if nothing is hidden, when short messages gain nothing.
     deep, shallow : int
-        Slots that hide most, and that stay in the cache.
+        Number of slots that hides most, and number that stays in the cache.
     hopeless : float
-        What takes so many times the best's time by the model is not worth a measured run.
+        Candidates whose modelled time is more than this many times the best one are not measured.
     near_tie : float
         A later candidate wins if its time is less than this share of an earlier one's.
     """
@@ -133,17 +132,15 @@ class Candidates:
         )
 
     def _of_all_ranks(self, values: list[int]) -> list[int]:
-        """Find the largest of all ranks' values, each for itself (collective)."""
+        """Return the maximum over all ranks of each value (collective)."""
         return self.coordinator.maximum(np.array(values, np.int64)).tolist()
 
     def _nbytes_here(self) -> list[int]:
-        """Gather what must be known of all ranks, of this one: per slice, of arrays, and what a kind of transform
-        adds.
-        """
+        """Return this rank's bytes of which the maximum is needed: per slice, of arrays, and by kind of transform."""
         return [self.transform.nbytes_per_slice(), self.transform.nbytes_of_arrays()]
 
     def settings(self, wait: str, chunk: int, depth: int, late: float = 0.0) -> Settings:
-        """Complete settings of a mode, slices per message and depth, in all else as requested."""
+        """Return complete settings for a way to wait, slices per message and depth, otherwise as requested."""
         if wait == "off":
             depth = 1
         return replace(
@@ -157,23 +154,23 @@ class Candidates:
         )
 
     def default(self) -> Settings:
-        """Choose settings by rules of thumb, where nothing is measured."""
+        """Return settings by rules of thumb, if nothing is measured."""
         raise NotImplementedError
 
     def planned(self, compute_s: float, exchange_s: float) -> Iterable[Settings]:
-        """Tell what planning tries, the simplest first, given C and T of the trial of the parts."""
+        """Return the settings that planning tries, the simplest first, given C and T of the trial of the parts."""
         raise NotImplementedError
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
-        """Tell how much of the batch a trial of some settings takes (collective).
+        """Return the entries of the batch for a trial of some settings (collective).
 
-        Enough to fill their pipelines and, if that is more, about that share of the batch; within so
-        much memory.
+        They are enough to fill the pipelines and, if that is more, about `share` of the batch; within `nbytes` of
+        memory.
         """
         raise NotImplementedError
 
     def grid(self) -> Iterator[Settings]:
-        """Tell what tuning tries at first: all combinations of mode, slices per message and depth."""
+        """Yield the settings that tuning tries first: all combinations of way to wait, slices per message and depth."""
         requested = self.requested
         for wait in ("off", "poll", "block") if requested.wait == "auto" else (requested.wait,):
             for chunk in self.sizes:
@@ -188,7 +185,7 @@ class Candidates:
                     yield self.settings(wait, chunk, depth, requested.late or 0.0)
 
     def late_shares(self, best: Settings) -> list[Settings]:
-        """Variants of settings with other shares that are late, where that means anything."""
+        """Return variants of settings with other late shares, if these have an effect."""
         return []
 
     def efforts(self) -> tuple[str, ...]:
@@ -197,15 +194,15 @@ class Candidates:
 
 
 class PlaneCandidates(Candidates):
-    """What is worth a try for a transform of planes."""
+    """The candidates for a transform of planes."""
 
-    MESSAGE_NBYTES = 256 * 1024  # without measuring, chunk smaller messages to about this size
+    MESSAGE_NBYTES = 256 * 1024  # without measuring, smaller messages are joined to about this size
     FEWEST_MESSAGES = 4 * DEPTH  # of this size, to fill the pipeline
-    LOCAL_PER_WORKER = 8  # slices where nothing is exchanged: enough to share them out evenly,
-    LOCAL_NBYTES = 8 * 1024 * 1024  # and of arrays of this size, at most
-    PARTS = 8  # slices
+    LOCAL_PER_WORKER = 8  # slices if nothing is exchanged: enough to share them evenly,
+    LOCAL_NBYTES = 8 * 1024 * 1024  # with arrays of at most this size
+    PARTS = 8  # slices of the trial of computing and exchanging alone
 
-    hopeless = 2.0  # however wrong the model
+    hopeless = 2.0  # the model's error is smaller
     near_tie = 0.98
 
     def __init__(self, transform: Tunable, requested: Settings) -> None:
@@ -230,7 +227,7 @@ class PlaneCandidates(Candidates):
 
     def default(self) -> Settings:
         wait = self.requested.wait
-        if wait == "auto":  # nothing to hide, or nothing to hide it behind
+        if wait == "auto":  # nothing to hide, or nothing behind which to hide it
             alone = min(max(1, self.slices), self.workers) == 1
             wait = "off" if alone else "poll"
         return self.settings(wait, self.long if wait == "off" and self.nbytes else self._size, self.deep)
@@ -254,7 +251,7 @@ class PlaneCandidates(Candidates):
         ]
 
     def _times(self, factor: float) -> int:
-        """Return so many times the usual slices per message, unless their number was requested."""
+        """Return `factor` times the usual slices per message, unless their number was requested."""
         return self.requested.chunk or max(1, min(self.slices, int(factor * self._size)))
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
@@ -268,18 +265,18 @@ class PlaneCandidates(Candidates):
 
 
 class FieldCandidates(Candidates):
-    """What is worth a try for a transform of fields."""
+    """The candidates for a transform of fields."""
 
     PIECE_NBYTES = (2**18, 2**19, 2**20, 2**21)  # of the largest piece of a message
     FEWEST_MESSAGES = 8  # per stage,
     MESSAGES_PER_WORKER = 4  # and for each worker
-    SLOTS_SHARE = 4  # of an input and an output: slots are to be smaller, where `SHALLOW` allows
-    RESERVE = 1.2  # what goes early must keep the link busy for so many times C
-    LITTLE = 0.1  # of a field: not worth the work memory that late exchanges take
+    SLOTS_SHARE = 4  # slots take at most 1/SLOTS_SHARE of an input and an output, if `SHALLOW` slots fit
+    RESERVE = 1.2  # early exchanges must keep the link busy for at least this many times C
+    LITTLE = 0.1  # late shares below this are not worth the work memory of late exchanges
 
     transform: TunableFields
 
-    hopeless = np.inf  # the model knows one stage, not how several follow each other
+    hopeless = np.inf  # the model describes one stage, not the overlap of several
     near_tie = 0.99
 
     def __init__(self, transform: TunableFields, requested: Settings) -> None:
@@ -302,7 +299,7 @@ class FieldCandidates(Candidates):
 
     def default(self) -> Settings:
         wait = self.requested.wait
-        if wait == "auto":  # nothing to hide, or nothing to hide it behind
+        if wait == "auto":  # nothing to hide, or nothing behind which to hide it
             wait = "off" if self.workers == 1 else "poll"
         return self._with_slots(wait, self.long if wait == "off" else self._middle, self.requested.late or 0.0)
 
@@ -310,7 +307,7 @@ class FieldCandidates(Candidates):
         requested, sizes, middle = self.requested, self._sizes, self._middle
         shallow = self.shallow
         late = requested.late or 0.0
-        if exchange_s > compute_s:  # a pause between two exchanges costs more than one in computing
+        if exchange_s > compute_s:  # idle time of the link costs more than idle time of workers
             others = [("poll", sizes[0])]
         else:
             others = [("block", size) for size in sizes if size != middle]
@@ -326,21 +323,21 @@ class FieldCandidates(Candidates):
         return found
 
     def _with_slots(self, wait: str, chunk: int, late: float) -> Settings:
-        """Give settings as many slots as their memory allows, if none were requested (collective)."""
-        if wait == "off":  # has one
+        """Return settings with as many slots as memory allows, if no depth was requested (collective)."""
+        if wait == "off":  # one slot
             return self.settings(wait, chunk, 1, late)
         return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)
 
     @cached_property
     def _slots(self) -> dict[int, int]:
-        """Slots by slices per message (collective)."""
+        """Return slices per message -> slots (collective)."""
         chunks = sorted({*self._sizes, self.long})
         nbytes = self.transform.nbytes_of_arrays() // self.SLOTS_SHARE
         slots = [min(self.deep, max(self.shallow, nbytes // self.transform.slot_nbytes(chunk))) for chunk in chunks]
         return dict(zip(chunks, self._of_all_ranks(slots)))
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
-        return self.parts[0]  # they fill any pipeline
+        return self.parts[0]  # fills any pipeline
 
     def efforts(self) -> tuple[str, ...]:
         return () if self.requested.effort or not self.transform.replans else ("patient",)

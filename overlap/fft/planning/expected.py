@@ -1,7 +1,7 @@
-"""What the timing model expects of a transform of which nothing was measured but the link.
+"""The timing model's expectation for a transform of which nothing but the link was measured.
 
-Latency and bandwidth of an all-to-all are measured once per runtime (`grids.link_of`). Computing is taken as so many
-bytes of the arrays per second and worker; this is rough, and refined in later calls (`refining`).
+Latency and bandwidth of an all-to-all are measured once per runtime (`grids.link_of`). The time of computing is taken
+as proportional to the bytes of the arrays per worker; this is rough, and refined in later calls (`refining`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .candidates import Candidates
 from .grids import link_of
 from .settings import Settings
 
-COMPUTING_S_PER_BYTE = 6e-10  # of input and output, one worker; seen: 4e-10 (64^3) to 9e-10 (256^3)
-OVERHEAD_S = 30e-6  # of a message: awaits and requests
-HANDOVER_S = 60e-6  # from thread to thread, besides
+COMPUTING_S_PER_BYTE = 6e-10  # of input and output, one worker; measured: 4e-10 (64^3) to 9e-10 (256^3)
+OVERHEAD_S = 30e-6  # per message: awaits and requests
+HANDOVER_S = 60e-6  # per message, in addition, between threads
 
 
 class Expected:
-    """The model's expectations of one transform. Making them is collective.
+    """The model's expectation for one transform. Making one is collective.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class Expected:
     def __init__(self, candidates: Candidates) -> None:
         runtime = candidates.transform.runtime
         self._candidates, self._workers = candidates, runtime.workers
-        # Among ranks of one host an exchange is a copy by a core. If that would compute meanwhile, polling hides no
-        # more than blocking.
+        # Between ranks of one host a core makes the exchange, as a copy. If this core could compute meanwhile, polling
+        # hides no more than blocking.
         self._link, self._takes_core = (
             link_of(runtime),
             shared_cores(runtime) <= runtime.workers * runtime.coordinator.size,
@@ -63,13 +63,13 @@ class Expected:
         )
 
     def entrants(self) -> list[Settings]:
-        """Tell what planning would try, what the model likes best first."""
+        """Return the settings that planning would try, those that the model prefers first."""
         found = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
         return sorted(found, key=self.predicted_s)
 
 
 def shared_cores(runtime: Runtime) -> float:
-    """Cores of the host that all ranks are on; infinity where there are several hosts (collective)."""
+    """Return the cores of the host of all ranks; infinity if there are several hosts (collective)."""
     found = runtime.cache.get("shared cores")
     if found is None:
         hosts, cores = zip(*runtime.coordinator.allgather((platform.node(), os.sched_getaffinity(0))))

@@ -1,9 +1,9 @@
 """The choice of a process grid for a volumetric FFT.
 
-The grids P x Q of a number of ranks are compared by a model of their exchanges: Takahashi's equations
-(4), of one all-to-all among all ranks (slabs, where P or Q is 1), and (5), of two among fewer (pencils).
-Latency and bandwidth are measured once per runtime. The model knows no computing; where its best slab
-and its best pencil come close to each other, it names both, and the plan lets them run.
+The grids P x Q of a number of ranks are compared by a model of their exchanges: Takahashi's equations (4), of one
+all-to-all among all ranks (slabs, where P or Q is 1), and (5), of two among fewer (pencils). Latency and bandwidth are
+measured once per runtime. The model ignores computing. If its best slab and its best pencil are close to each other, it
+returns both, and the plan measures them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.alltoall import alltoall_s
 from ...timing.messages import LatencyBandwidth, fit_message_time
 
-CLOSE = 1.5  # a slab's or a pencil's time over the other's, by a model that knows no computing
-PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to find latency and bandwidth
+CLOSE = 1.5  # largest ratio of the modelled times of slab and pencil that counts as close
+PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to measure latency and bandwidth
 
 
 def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> list[tuple[int, int]]:
@@ -27,15 +27,15 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     ----------
     runtime : Runtime
     shape : tuple of int
-        Global, ``(..., nz, ny, nx)``. Slabs split z.
+        Global shape, ``(..., nz, ny, nx)``. Slabs split z.
     dtype : dtype
-        Type of the elements that travel.
+        Type of the elements in messages.
 
     Returns
     -------
     list of (int, int)
-        The best P x Q grid, alike on all ranks. If that is a slab and a pencil comes close, or the other
-        way round, the best of those is second. A grid that leaves ranks empty comes last.
+        The best P x Q grid, the same on all ranks. If it is a slab and a pencil is close, or vice versa, the best of
+        those is second. Grids that leave ranks empty are the last choice.
     """
     size = runtime.coordinator.size
     nz, ny, nx = shape[-3:]
@@ -55,7 +55,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
 
 
 def link_of(runtime: Runtime) -> LatencyBandwidth:
-    """Latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
+    """Return latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
     link = runtime.cache.get("latency and bandwidth")
     if link is None:
         with runtime.collective_section("measuring the all-to-all"):
@@ -64,7 +64,7 @@ def link_of(runtime: Runtime) -> LatencyBandwidth:
 
 
 def _measured(coordinator: Coordinator) -> LatencyBandwidth:
-    """Latency and bandwidth of an all-to-all, alike on all ranks."""
+    """Measure latency and bandwidth of an all-to-all; the same on all ranks."""
     if coordinator.size == 1:
         return LatencyBandwidth(0.0, 1.0)
     seconds = []

@@ -1,13 +1,13 @@
-"""What is known of plans like one: from a tuning file that `tune` has written, and from the user's cache.
+"""Settings known from earlier plans of the same kind, in a tuning file that `tune` has written or in the user's cache.
 
-It is the same on all ranks: rank 0 alone touches files and hands what it read to the others. A plan made from an entry
-of a tuning file uses its settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those
-of the run that tuned it, whatever else this process has planned.
+They are the same on all ranks: rank 0 alone reads and writes files and sends the content to the others. A plan made
+from an entry of a tuning file uses its settings and makes its FFTW plans with the entry's wisdom and no other, so that
+they are those of the tuning run, whatever else this process has planned.
 
-A plan that was made before, on this machine and with these libraries, gets its settings and FFTW's wisdom at once, from
-a file in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder, under
-a name that is a digest of plan and machine. One that was damaged counts as missing; what cannot be read or written is
-done without.
+If a plan was made before on this machine and with these libraries, it gets settings and FFTW's wisdom at once from a
+file in the folder OVERLAP_CACHE (empty: nothing is kept), by default ``overlap`` in the user's cache folder. The file's
+name is a digest of plan and machine. A damaged file counts as missing; if a file cannot be read or written, plans work
+without it.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from .refining import PROCESSES, Choice
 from .settings import Settings, Tuned
 
 VARIABLE = "OVERLAP_TUNING"
-HELD = 200  # entries of the cache, by a runtime
+HELD = 200  # entries of the cache that a runtime keeps in memory
 
 
 class Known:
-    """What is known of plans like one: an entry of a tuning file, alike on all ranks. Making one is collective.
+    """An entry of a tuning file for plans of one kind, the same on all ranks. Making one is collective.
 
     Parameters
     ----------
     runtime : Runtime
     plan : dict
-        What is planned, in values that a file can hold; the same on all ranks.
+        The description of the plan, in values for a file; the same on all ranks.
     dtype : dtype
-        The wisdom has its precision.
+        The data type, whose precision the wisdom has.
     filed : bool
-        There is a file.
+        Whether there is a file.
     """
 
     _entry: dict[str, Any] | None = None
@@ -69,11 +69,11 @@ class Known:
         return None if values is None else store.settings_of(values)
 
     def _find(self, path: str) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the entry in a file, and why there is none."""
+        """Return the entry in a file, or None and the reason."""
         return store.find(store.read(path), self._plan, self._machine)
 
     def _made(self, wisdom: str = "", **transforms: dict[str, Any]) -> dict[str, Any]:
-        """Make an entry of some transforms' records."""
+        """Make an entry from some transforms' records."""
         return {"plan": self._plan, "machine": self._machine, "transforms": transforms, "wisdom": wisdom}
 
 
@@ -83,21 +83,21 @@ class Tuning(Known):
     Parameters
     ----------
     runtime, plan, dtype
-        As of `Known`.
+        See `Known`.
     path : str or None
         None: no file.
 
     Attributes
     ----------
     weights : tuple of numbers or None
-        What `keep_weights` has kept for this plan.
+        The weights that `keep_weights` has stored for this plan.
     grid : tuple of int or None
-        The process grid of the entry, or of the plan for one that `keep` is to make.
+        The process grid of the entry, or that of the plan, for an entry that `keep` will make.
 
     Raises
     ------
     InputError
-        On all ranks, when the file cannot be used.
+        On all ranks, if the file cannot be used.
     """
 
     def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, path: str | None) -> None:
@@ -106,7 +106,7 @@ class Tuning(Known):
         self._reason: str | None = None
         self.weights: Weights = None
         self.grid: tuple[int, int] | None = None
-        self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
+        self._known: list[str] = []  # wisdom of the earlier entry, for transforms that are not tuned anew
         if path is None:
             return
         coordinator = runtime.coordinator
@@ -130,7 +130,7 @@ class Tuning(Known):
                 self.grid = self._grid_of(self._entry)
 
     def _grid_of(self, entry: dict[str, Any]) -> tuple[int, int] | None:
-        """Return the grid of an entry, whose ranks are this plan's."""
+        """Return the grid of an entry, which must have the plan's number of ranks."""
         grid = entry.get("grid")
         if grid is not None and grid[0] * grid[1] != self._plan["ranks"]:
             raise InputError(f"expected a grid of {self._plan['ranks']} ranks, received {grid} in {self.path!r}")
@@ -142,25 +142,25 @@ class Tuning(Known):
         return f"tuning: {self.path} is not used: {self._reason}"
 
     def planning(self) -> AbstractContextManager[bool | None]:
-        """While kernels are made: FFTW plans as the tuning run did, if an entry is used."""
+        """Return a ``with`` block for making kernels, in which FFTW has the wisdom of the entry, if any, alone."""
         if self._entry is None:
             return nullcontext()
         return local.only_wisdom(self._dtype, self._entry["wisdom"])
 
     def forget(self) -> None:
-        """Plan as if there were no entry, until `keep` makes one."""
+        """Ignore the entry until `keep` makes a new one."""
         if self._entry is not None:
             self._known = [self._entry["wisdom"]]
         self._entry, self._reason = None, "it has no entry for this plan"
 
     def problem(self) -> str | None:
-        """Why the file cannot be written, or None; only rank 0 looks."""
+        """Return why the file cannot be written, or None; only rank 0 checks."""
         if self.path is None or self._runtime.coordinator.rank > 0:
             return None
         return store.unwritable(self.path)
 
     def keep_weights(self, weights: Weights) -> None:
-        """Keep weights that were measured in the file, if there is one, for plans that ask for such (collective)."""
+        """Store measured weights in the file, if there is one, for plans with ``weights="measure"`` (collective)."""
         with self._runtime.collective_section("keeping weights"):
             self.weights, self._plan = weights, self._plan | {"weights": "measure"}
             if self._runtime.coordinator.rank > 0:
@@ -170,14 +170,14 @@ class Tuning(Known):
             self._write(found | {"weights": list(weights or (1,) * self._runtime.coordinator.size)})
 
     def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
-        """Keep what was found as the entry, and in the file if there is one (collective).
+        """Make the entry from tuned transforms, and write it to the file if there is one (collective).
 
         Parameters
         ----------
         transforms : dict
             Name to tuned `Transform`.
         shapes : tuple
-            What this rank's FFTW plans depend on: ranks with the same make the same plans.
+            The values on which this rank's FFTW plans depend; ranks with equal shapes make equal plans.
         """
         coordinator = self._runtime.coordinator
         everybodys = coordinator.allgather(shapes)
@@ -211,10 +211,10 @@ class Tuning(Known):
 
 
 class PlanCache(Known):
-    """What is remembered of plans like this one. Making one is collective; its parameters are those of `Known`.
+    """The user's cache of plans of one kind. Making one is collective; the parameters are those of `Known`.
 
-    Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans
-    of one process differ.
+    FFTW gets the cache's wisdom. Wisdom that this process has learned before takes precedence, so that equal plans of
+    one process do not differ.
     """
 
     _entry: dict[str, Any]
@@ -228,7 +228,7 @@ class PlanCache(Known):
             coordinator = runtime.coordinator
             entry = coordinator.bcast(self._read() if coordinator.rank == 0 else None)
             if len(known) == HELD:
-                del known[next(iter(known))]  # the same on all ranks, as the order is
+                del known[next(iter(known))]  # the same on all ranks, because the order is
             known[self._key] = entry or self._made()
             if entry:
                 local.absorb(dtype, entry["wisdom"])
@@ -236,22 +236,22 @@ class PlanCache(Known):
         self._before = local.wisdom(dtype)
 
     def keep(self, name: str, settings: Settings, tried: int, choice: Choice | None = None) -> None:
-        """Remember the fastest settings of a transform, and what they were compared with in its calls (collective)."""
+        """Store the fastest settings of a transform, and the comparison made in its calls (collective)."""
         self._entry["transforms"][name] = store.record(settings, Tuned("", 1.0, tried), choice)
         self._compared.add((self._key, name))
         self._write()
 
     def choice(self, name: str) -> Choice | None:
-        """Return what earlier calls of a transform have compared; None: they have not."""
+        """Return the comparison made in earlier calls of a transform, or None."""
         found = store.choice_of(self._entry["transforms"][name])
         if found is not None and (self._key, name) in self._compared:
-            return replace(found, processes=PROCESSES)  # this process compares no choice of its own again
+            return replace(found, processes=PROCESSES)  # this process does not repeat its own comparison
         return found
 
     def keep_wisdom(self) -> None:
-        """Remember what FFTW has learned since the memory was made, on any rank (collective).
+        """Store the wisdom that FFTW has learned on any rank since this object was made (collective).
 
-        No more than that: a process that makes many plans would write all that it knows with each of them.
+        Older wisdom is not stored, because a process with many plans would write all of it with each plan.
         """
         coordinator, known = self._runtime.coordinator, local.wisdom(self._dtype)
         new = without(known, self._before)
@@ -296,10 +296,10 @@ def path_of(tuning: object) -> object:
 
 
 def machine(coordinator: Coordinator) -> dict:
-    """Tell what else a tuned plan depends on (collective; the same on all ranks).
+    """Return the description of the machine, on which a tuned plan depends (collective; the same on all ranks).
 
-    ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
-    `overlap links` and the commands set it to the rate.
+    ``link`` is the environment variable OVERLAP_LINK, which names the link between hosts if their names do not
+    determine it. `overlap links` and the commands set it to the rate.
     """
     hosts = coordinator.allgather(MPI.Get_processor_name())
     names = list(dict.fromkeys(hosts))

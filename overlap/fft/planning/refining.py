@@ -1,14 +1,15 @@
-"""Refining: settings that were not measured for this plan are compared with others in the user's own calls.
+"""Refining: settings that were not measured for a plan are compared with others in the user's own calls.
 
-Nothing is measured when a plan is made, so it comes at once. Its first calls then run with one candidate's settings
-after another, twice each; one of the two may be disturbed, the first one also touches new memory, so the faster one
-counts. The best run again before what is worth a try once the best is known. In the end the best two run in turns until
-one of them has been faster so much more often that the order is significant. Results do not depend on the settings,
-only the time of these calls does. A call's time is that of the rank which came last, the smallest of all ranks' times:
-the others have waited for it.
+Nothing is measured when a plan is made, so it is ready at once. Its first calls run with the settings of one candidate
+after another, twice each. The faster call counts, because one may be disturbed, and the first one also touches new
+memory. The best candidates run again, and then further candidates that depend on the best one. At the end the best two
+run in turns until one of them has been faster so much more often that the order is significant. Results do not depend
+on the settings, only the time of these calls does. The time of a call is the smallest of all ranks' times, that of the
+rank which arrived last, because the others have waited for it.
 
-What was found is kept with its time, and with the second best. In another process the two are compared once more: the
-first time may have been a bad hour. Later plans trust it as long as its time still fits.
+The best settings are kept with their time, and with the second best. Another process compares the two once more,
+because the load of the machine may have been unusual at first. Later plans use the result as long as its time still
+fits.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ SEMIFINALISTS, SEMIFINAL_ROUNDS = 3, 2
 # 5 rounds, a lead of 3 rounds belongs to the worse one in 1 of 65 comparisons.
 LEAD, FINAL_ROUNDS = 3, 11
 NEAR_TIE = 0.97
-FITS = 1.1  # times as long as it was, at most
-PROCESSES = 2  # that have compared, before a choice is trusted
+FITS = 1.1  # a time still fits if it is at most this many times the kept one
+PROCESSES = 2  # number of processes that compare before a choice is trusted
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found to be the fastest, for later processes.
+    """The fastest settings found, for later processes.
 
     Attributes
     ----------
@@ -47,7 +48,7 @@ class Choice:
     seconds : float
         Time of a call.
     processes : int
-        So many have compared the two, one after another.
+        Number of processes that have compared the two.
     """
 
     settings: Settings
@@ -57,20 +58,20 @@ class Choice:
 
 
 class Refinement:
-    """What is left to be compared in the next calls of a transform.
+    """Compares settings in the next calls of a transform.
 
     Parameters
     ----------
     transform : Transform
     entrants : callable
-        ``entrants()`` gives what is worth a try, the most promising settings first (collective). Without `known` the
-        transform is configured with the first ones, with `known` with the known ones.
+        ``entrants()`` returns the settings to try, the most promising first (collective). The transform is configured
+        with the first of them, or with `known` if that is given.
     successors : callable
-        ``successors(settings)`` gives what else is to be tried if these are the fastest of the entrants.
+        ``successors(settings)`` returns further settings to try if `settings` are the fastest of the entrants.
     keep : callable
-        ``keep(choice)`` is called on all ranks when the fastest is known.
+        ``keep(choice)`` is called on all ranks when the fastest settings are known.
     known : Choice, optional
-        What an earlier process has found.
+        The choice of an earlier process.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Refinement:
         self._turn = next(self._turns)
 
     def run(self, call: Callable[[], None]) -> bool:
-        """Make a call with the settings whose turn it is; whether others are left (collective)."""
+        """Make a call with the settings whose turn it is; return whether more turns are left (collective)."""
         transform = self._transform
         settings = self._entrants[self._turn]
         if settings != transform.settings:
@@ -102,7 +103,7 @@ class Refinement:
         if turn is not None:
             self._turn = turn
             return True
-        if self._chosen is None:  # what was known still fits
+        if self._chosen is None:  # the known choice still fits
             return False
         self._configure(self._chosen.settings)
         medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
@@ -117,11 +118,11 @@ class Refinement:
 
     @property
     def _fastest(self) -> list[int]:
-        """Numbers of the entrants, those with the fastest calls first."""
+        """Return the indices of the entrants, those with the fastest calls first."""
         return np.argsort(list(map(min, self._times_s)), kind="stable").tolist()
 
     def _all_turns(self, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
-        """Return the number of the entrant whose turn it is, for every call."""
+        """Yield, for every call, the index of the entrant whose turn it is."""
         yield from self._first([one for one in entrants() if one not in self._entrants][:ENTRANTS], CALLS)
         if len(self._entrants) > SEMIFINALISTS:
             best = sorted(self._fastest[:SEMIFINALISTS])
@@ -132,7 +133,7 @@ class Refinement:
         yield from self._final(1)
 
     def _turns_of_known(self, known: Choice, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
-        """Return the turns of what an earlier process has found: two of its calls tell whether its time still fits."""
+        """Yield the turns with an earlier process's choice: two calls show whether its time still fits."""
         yield from self._first([known.settings], 1 + CALLS)
         if min(self._times_s[0][1:]) > FITS * known.seconds:
             yield from self._all_turns(entrants)
@@ -141,7 +142,7 @@ class Refinement:
             yield from self._final(known.processes + 1)
 
     def _first(self, entrants: list[Settings], calls: int) -> Iterator[int]:
-        """Return so many calls of each of these."""
+        """Yield `calls` turns of each of the entrants."""
         for settings in entrants:
             self._entrants.append(settings)
             self._times_s.append([])
@@ -163,7 +164,7 @@ class Refinement:
             if abs(lead) == LEAD:
                 break
         times_s = [self._times_s[number][start:] for number, start in zip(finalists, before)]
-        # Without a significant order the simpler one stays, unless it is clearly slower.
+        # If the order is not significant, the simpler settings stay, unless they are clearly slower.
         best = 0 if lead == LEAD else 1 if lead == -LEAD else fastest((0, 1), times_s, NEAR_TIE)
         settings, second = (self._entrants[finalists[place]] for place in (best, 1 - best))
         self._chosen = Choice(settings, second, float(np.median(times_s[best])), processes)

@@ -1,15 +1,15 @@
 """Planning: the choice of a transform's settings.
 
-What a request leaves open is what an earlier plan like this one has found (`plan_cache`), or else what the model
-expects to be the fastest (`expected`). Both are compared with others in later calls (`refining`): such a plan comes at
-once.
-With an effort of "measure" or "patient" it is chosen by measured runs before the plan is used. The model
-(`overlap.timing.model`) is then fed with what `Trials` measures on the transform's own messages, and drops the
-candidates that it finds much slower than its best. The others run once, and the best few of them in turns for some
-rounds more. All ranks keep the one with the smallest median of the slowest rank's times; a simpler one wins a near tie.
+Settings that a request leaves open are those that an earlier plan of the same kind has found (`plan_cache`), or else
+those that the model expects to be the fastest (`expected`). Both are compared with others in later calls (`refining`),
+so such a plan is ready at once. With an effort of "measure" or "patient" they are chosen by measured runs before the
+plan is used. The model (`overlap.timing.model`) then uses what `Trials` measures on the transform's own messages, and
+drops candidates that it expects to be much slower than the best one. The others run once, and the best few of them in
+turns for some further rounds. All ranks keep the settings with the smallest median of the slowest rank's times; in a
+near tie simpler settings win.
 
-Where there is nothing to hide, or the mode was requested by name, nothing is measured: rules of thumb
-fill in what is missing.
+If there is nothing to hide, or if the way to wait was requested, nothing is measured: rules of thumb complete the
+settings.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MEASURED = ("measure", "patient")  # efforts with measured runs
 
 
 def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = None) -> None:
-    """Configure a transform as requested, and with the best settings known where open (collective).
+    """Configure a transform as requested, and with the best known settings for fields that are open (collective).
 
     Parameters
     ----------
     transform : Transform
     requested : Settings
     memory : PlanCache, optional
-        What is known of its plan: where settings are taken from, and kept.
+        The cache of its plan, from which settings are taken and in which they are stored.
     """
     transform.requested, transform.refinement, transform.trials = requested, None, ()
     entrants: list[Settings] = []
@@ -91,7 +91,7 @@ def use_settings(transform: Tunable, requested: Settings, settings: Settings) ->
 
 
 def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
-    """Find the best of what planning tries, and what was measured (collective)."""
+    """Return the best of the settings that planning tries, and all trials (collective)."""
     candidates = trials.candidates
     entrants = trials.promising(candidates.planned(trials.compute_s, trials.exchange_s))
     count = trials.count(entrants, TRIAL_SECONDS, TRIAL_NBYTES)
@@ -106,7 +106,7 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
 
 @contextmanager
 def _progress_line(transform: Tunable) -> Iterator[None]:
-    """Meanwhile rank 0 shows what is measured, if it writes to a terminal: who waits for seconds is told for what."""
+    """Return a ``with`` block in which rank 0 shows, if it writes to a terminal, what is being measured."""
     shown = transform.runtime.coordinator.rank == 0 and sys.stderr.isatty()
     text = f"overlap: measuring {transform.name} ..."
     if shown:

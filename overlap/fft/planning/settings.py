@@ -1,7 +1,7 @@
-"""How a transform runs, as it is requested and as it is chosen, and what was measured of it.
+"""Settings of transforms, requested and chosen, and measurements of them.
 
-One record, `Settings`, serves for both. In a request, None (of `wait`: "auto") leaves the choice to
-planning; what planning or tuning hands to a transform is complete.
+One record, `Settings`, serves for requests and for choices. In a request, None (for `wait`: "auto") leaves the choice
+to planning; settings that planning or tuning passes to a transform are complete.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.coordinator.arguments import WAITS, count_problem
 
-EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing price
+EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing cost
 COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a transform runs. The plan chooses fields that are None (`wait`: "auto") in a request.
+    """Settings of a transform. The plan chooses fields that are None (`wait`: "auto") in a request.
 
     Attributes
     ----------
@@ -62,13 +62,13 @@ class Settings:
     late: float | None = None
 
     def __post_init__(self) -> None:
-        # numpy's numbers become Python's: records that are equal look alike, to all ranks and in files.
+        # numpy's numbers become Python's, so that equal records have the same text on all ranks and in files.
         kinds: Any = (COUNTS, Integral, int), (("late",), Real, float)
         for names, kind, made in kinds:
             for name in names:
                 value = getattr(self, name)
                 if isinstance(value, kind) and not isinstance(value, bool):
-                    with suppress(OverflowError):  # what is too large is refused later
+                    with suppress(OverflowError):  # numbers that are too large are rejected later
                         object.__setattr__(self, name, made(value))
 
     def given(self) -> dict[str, Any]:
@@ -95,15 +95,14 @@ class Settings:
 
 
 def settings_problem(settings: object, complete: bool = False) -> str | None:
-    """Say what is wrong with settings, or None.
+    """Return what is wrong with settings, or None.
 
     Parameters
     ----------
     settings : Settings
-        A request: all of its fields may be left open.
+        A request, whose fields may all be left open.
     complete : bool
-        These are settings to run with, as planning or a tuning file hands them over: only `effort`
-        may be None.
+        The settings come from planning or a tuning file, so only `effort` may be None.
     """
     if not isinstance(settings, Settings):
         return f"expected settings to be a Settings, received {settings!r}"
@@ -128,17 +127,17 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate that was measured.
+    """The measurement of one candidate.
 
     Attributes
     ----------
     settings : Settings
     seconds_per_slice : float
-        Measured (median).
+        Measured time per slice (median).
     model_s : float or None
         The model's time per slice, if there is one.
     spread : float or None
-        Range of the measured times over their median, if several were measured.
+        Range of the measured times divided by their median, if several were measured.
 
     Examples
     --------
@@ -159,17 +158,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning gained.
+    """The result of tuning a transform.
 
     Attributes
     ----------
     default : str
-        The settings that planning alone chose.
+        The settings that planning alone has chosen.
     gain : float
-        Their time over that of the settings found, the median of the same interleaved rounds; 1
-        where nothing better was found.
+        Their time divided by that of the settings found, as the median over the same interleaved rounds; 1 if nothing
+        better was found.
     tried : int
-        Settings that were measured.
+        Number of settings that were measured.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Trials: a transform that runs on arrays of zeros with one candidate's settings after another.
 
-`Trials` measures what the timing model (`overlap.timing.model`) needs to know of a transform, asks that
-model which candidates are worth a run, and lets candidates run in turns. Planning and tuning both choose
-from what it measures. All times that it returns are those of the slowest rank, so that all ranks choose
-alike.
+`Trials` measures the quantities of a transform that the timing model (`overlap.timing.model`) needs, selects by that
+model the candidates that are worth a run, and lets candidates run in turns. Planning and tuning both use its
+measurements. All times that it returns are those of the slowest rank, so that all ranks choose alike.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from .settings import Settings, Trial
 
 
 class Trials:
-    """A transform on trial arrays, and what the model expects of it. Making one is collective.
+    """A transform on trial arrays, and the model's expectation for it. Making one is collective.
 
     Parameters
     ----------
     candidates : Candidates
-        The transform, and what is worth a try.
+        The transform, with its candidates.
 
     Attributes
     ----------
     compute_s, exchange_s : float
-        C and T of the trial of its parts: `candidates.parts` tells its size.
+        C and T of the trial of computing and exchanging alone, whose size is in `candidates.parts`.
     """
 
     def __init__(self, candidates: Candidates) -> None:
@@ -46,7 +45,7 @@ class Trials:
         self._measure_parts()
 
     def _measure_parts(self) -> None:
-        """Find computing, a message's overhead, latency and bandwidth: from short and long messages."""
+        """Measure the time of computing, the overhead of a message, latency and bandwidth."""
         candidates = self.candidates
         count, short, long = candidates.parts
         slices = count * candidates.slices_of_one
@@ -64,19 +63,19 @@ class Trials:
             [candidates.nbytes * chunk for chunk in (short, long)],
             [exchange[chunk] / messages[chunk] for chunk in (short, long)],
         )
-        # What it costs beyond that to hand a message from thread to thread.
+        # The additional cost of passing a message between threads.
         polling = candidates.settings("poll", short, min(messages[short], candidates.shallow))
         self.transform.configure(polling, count)
         excess_s = self._shortest_s("whole", count) - self._predicted_s(polling, slices)
         self._handover_s = max(0.0, excess_s) * self.transform.runtime.workers / messages[short]
 
     def _shortest_s(self, what: str, count: int) -> float:
-        """Find the shorter of two times, after a first run that touches new memory."""
+        """Return the shorter of two times, after a first run that touches new memory."""
         arrays = self._trial_arrays(count)
         return self.coordinator.maximum(min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
 
     def predicted_s(self, settings: Settings, speedup: float = 1.0) -> float:
-        """Return the model's time of the whole batch in seconds, of computing that much faster."""
+        """Return the model's time of the whole batch in seconds, if computing were `speedup` times as fast."""
         return self._predicted_s(settings, self.candidates.slices, speedup)
 
     def _predicted_s(self, settings: Settings, slices: int, speedup: float = 1.0) -> float:
@@ -94,14 +93,14 @@ class Trials:
         )
 
     def promising(self, entrants: Iterable[Settings]) -> list[Settings]:
-        """Return the settings that the model does not find hopeless, each once, in their order."""
+        """Return the settings that the model does not expect to be hopeless, each once, in their order."""
         entrants = list(dict.fromkeys(entrants))
         predicted = [self.predicted_s(entrant) for entrant in entrants]
         limit_s = self.candidates.hopeless * min(predicted)
         return [entrant for entrant, time_s in zip(entrants, predicted) if time_s <= limit_s]
 
     def count(self, entrants: list[Settings], time_s: float, nbytes: int) -> int:
-        """Tell how much of the batch makes a trial of about so many seconds; see `Candidates.count`."""
+        """Return the entries of the batch for a trial of about `time_s` seconds; see `Candidates.count`."""
         batch_s = min(map(self.predicted_s, entrants))
         return self.candidates.count(entrants, time_s / batch_s, nbytes)
 
@@ -112,7 +111,7 @@ class Trials:
         ----------
         entrants : list of Settings
         count : int
-            How much of the batch a run takes; see `Candidates.count`.
+            Number of entries of the batch in a run; see `Candidates.count`.
         rounds : iterable
             One item per round.
 
@@ -122,7 +121,7 @@ class Trials:
             Seconds, (entrants, rounds).
         """
         arrays = self._trial_arrays(count)
-        # Held here, or those of an effort would be planned anew in every round.
+        # Kept here, because otherwise kernels would be planned anew in every round.
         kernels = [self.transform.kernels_of(entrant) for entrant in entrants]
         times_s = in_turns([partial(self._run, entrant, count, arrays) for entrant in entrants], rounds)
         del kernels
@@ -133,7 +132,7 @@ class Trials:
         return seconds(self.transform, arrays)
 
     def records(self, measured: Mapping[Settings, NDArray[np.float64]], count: int) -> tuple[Trial, ...]:
-        """Make a record of every settings' times in trials of that size, fastest first."""
+        """Return a record of the times of all settings in trials of `count` entries, fastest first."""
         slices = count * self.candidates.slices_of_one
         trials = []
         for settings, times_s in measured.items():
@@ -145,13 +144,13 @@ class Trials:
 
     def _trial_arrays(self, count: int) -> tuple:
         if self._arrays is None or self._arrays[0] != count:
-            self._arrays = None  # free before there is more
+            self._arrays = None  # freed before new arrays are allocated
             self._arrays = count, self.transform.trial_arrays(count)
         return self._arrays[1]
 
 
 def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
-    """Wall time of one run on trial arrays, on this rank (collective)."""
+    """Measure the wall time of one run on trial arrays, on this rank (collective)."""
     transform.runtime.coordinator.barrier()
     started = perf_counter()
     inputs, outputs = arrays
@@ -160,19 +159,19 @@ def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
 
 
 def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
-    """Median time of a transform as it is configured, on trial arrays (collective)."""
+    """Measure the median time of a transform with its present settings, on trial arrays (collective)."""
     arrays = transform.trial_arrays(count)
     return median(transform.runtime.coordinator.maximum(seconds(transform, arrays)) for _ in range(runs))
 
 
 @contextmanager
 def on_trial(transform: Tunable, what: str) -> Iterator[None]:
-    """While a transform runs on arrays of zeros: it calls none of the user's functions (collective).
+    """Return a ``with`` block in which a transform runs on arrays of zeros and calls no user functions (collective).
 
-    A failure on one rank is one on all, and leaves the transform configured as it was before.
+    A failure on one rank is one on all; the transform then has its previous settings again.
     """
     before = getattr(transform, "settings", None)
-    held = before and transform.kernels_of(before)  # made anew, they could differ in the last bit of a result
+    held = before and transform.kernels_of(before)  # kernels made anew could give other last bits of results
 
     def restore() -> None:
         if before is not None:

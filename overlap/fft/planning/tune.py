@@ -1,10 +1,9 @@
 """Tuning: a longer search for a transform's settings, within a budget of time.
 
-It goes on where planning ends. A grid of mode, slices per message and depth runs, as much of it as the
-budget allows, those first that the model likes best; the slower half leaves after every heat (successive
-halving; Jamieson and Talwalkar, AISTATS 2016). Then, for the best, exchanges in flight, polls per
-exchange, the share that is late and FFTW's effort are tried one after the other. At last the best few run
-in turns against what planning chose.
+It continues after planning. Combinations of way to wait, slices per message and depth run, as many as the budget
+allows, those that the model prefers first; after every heat the slower half is dropped (successive halving; Jamieson
+and Talwalkar, AISTATS 2016). Then, for the best one, exchanges in flight, polls per exchange, the late share and FFTW's
+effort are tried one after the other. At the end the best few run in turns against the choice of planning.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ POLLS = (2, 4, 16, 32)
 TRIAL_SECONDS = 0.25
 TRIAL_NBYTES = 2**29
 NEAR_TIE = 0.99
-SEARCH_SHARE, REFINED_SHARE = 0.5, 0.75  # of the budget, when the heats and the refining end
+SEARCH_SHARE, REFINED_SHARE = 0.5, 0.75  # shares of the budget at which the heats and the refining end
 FEWEST_ENTRANTS = 8
 FINAL_ROUNDS = 5, 15  # at least, at most
-WORTH = 0.98  # an effort that computes a fifth faster is tried if the model's time falls below this share
+WORTH = 0.98  # another effort is tried if computing a fifth faster would reduce the model's time below this share
 
 Progress = Callable[[str, float, float], object]
 
@@ -42,16 +41,16 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
     Parameters
     ----------
     transform : Transform
-        What its plan was asked for by name (depth, say) stays.
+        Settings that were requested for its plan, such as a depth, stay.
     budget_s : float
-        Making FFTW's plans may take longer; a race always runs one round.
+        Making FFTW's plans may take longer; every race runs at least one round.
     progress : callable, optional
-        ``progress(what, done, total)`` on rank 0, seconds.
+        ``progress(what, done, total)``, called on rank 0, in seconds.
     """
     coordinator = transform.runtime.coordinator
     clock = _Clock(coordinator, budget_s, progress)
     with on_trial(transform, "tuning"):
-        clock.says("planning")
+        clock.report("planning")
         candidates = transform.candidates(transform, transform.requested)
         if candidates.hides:
             trials = Trials(candidates)
@@ -86,11 +85,11 @@ class _Search:
         self._measured: dict[Settings, np.ndarray] = {}  # seconds of each round of the last race
 
     def records(self) -> tuple[Trial, ...]:
-        """All that was measured, fastest first."""
+        """Return all measurements, fastest first."""
         return self._trials.records(self._measured, self._count)
 
     def run(self, default: Settings, present: Settings) -> tuple[Settings, float]:
-        """Find the best settings, and how many times faster they are than `default` (collective)."""
+        """Return the best settings, and how many times as fast as `default` they are (collective)."""
         trials = self._trials
         field = list(dict.fromkeys((default, present, *self._candidates.grid())))
         self._count = trials.count(field[:2], TRIAL_SECONDS, TRIAL_NBYTES)
@@ -113,12 +112,12 @@ class _Search:
         best = fastest(finalists, times_s, NEAR_TIE)
         del kernels
         if patient and best not in patient:
-            relearn(before)  # or later plans would be made of a loser's
+            relearn(before)  # else later plans would use the wisdom of slower settings
         gain = float(np.median(times_s[0] / times_s[finalists.index(best)]))
         return best, gain
 
     def _heats(self, field: list[Settings]) -> list[Settings]:
-        """Find the best few of a field, the slower half of which leaves after every heat."""
+        """Return the best few of some settings, of which the slower half is dropped after every heat."""
         keep = field[:2]
         first = self._race(field[:1], "a first run", SEARCH_SHARE, 2, 2)
         affordable = SEARCH_SHARE * self._clock.budget_s / (2 * ROUNDS * first[0, 1])
@@ -145,7 +144,7 @@ class _Search:
         return [replace(best, polls=polls) for polls in POLLS]
 
     def _efforts(self, best: Settings) -> list[Settings]:
-        """Give settings other efforts, where computing a fifth faster would be worth it."""
+        """Return settings with other efforts, if computing a fifth faster would be worth it."""
         worth = self._trials.predicted_s(best, 1.2) < WORTH * self._trials.predicted_s(best)
         if not worth or not self._clock.left(REFINED_SHARE):
             return []
@@ -157,13 +156,13 @@ class _Search:
         return [entrants[position] for position in np.argsort(times_s, kind="stable")]
 
     def _race(self, entrants: Sequence[Settings], what: str, share: float, fewest: int, most: int) -> np.ndarray:
-        """Run a race of some rounds, fewer when that share of the budget is spent (collective)."""
+        """Run a race of up to `most` rounds; stop after `fewest` when `share` of the budget is spent (collective)."""
 
         def rounds() -> Iterator[None]:
             for number in range(most):
                 if number >= fewest and not self._clock.left(share):
                     return
-                self._clock.says(what)
+                self._clock.report(what)
                 yield
 
         times_s = self._trials.race(entrants, self._count, rounds())
@@ -172,7 +171,7 @@ class _Search:
 
 
 class _Clock:
-    """The time that tuning takes, the same on all ranks."""
+    """The time that tuning has taken, the same on all ranks."""
 
     def __init__(self, coordinator: Coordinator, budget_s: float, progress: Progress | None) -> None:
         self.budget_s = budget_s
@@ -181,11 +180,11 @@ class _Clock:
         self._started = perf_counter()
 
     def left(self, share: float) -> bool:
-        """Tell whether less than that share of the budget is spent (collective)."""
+        """Return whether less than `share` of the budget is spent (collective)."""
         spent_s = self._coordinator.maximum(perf_counter() - self._started)
         return spent_s < share * self.budget_s
 
-    def says(self, what: str) -> None:
-        """Tell the caller of `tune` what is done."""
+    def report(self, what: str) -> None:
+        """Report the progress to the caller of `tune`."""
         if self._progress is not None:
             self._progress(what, min(perf_counter() - self._started, self.budget_s), self.budget_s)

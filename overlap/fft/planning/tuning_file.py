@@ -1,29 +1,29 @@
-"""Tuning files: the settings that tuning or planning found, kept for later runs. Pure file work, no MPI.
+"""Tuning files, which keep the settings that tuning or planning has found for later runs. No MPI here.
 
 A tuning file is JSON text::
 
     {"format": "overlap-tuning", "version": 2, "digest": "...", "entries": [...]}
 
-Each entry tells what was found for one plan on one machine:
+Each entry has the settings found for one plan on one machine:
 
-    plan        what was tuned: kind, shape, dtype, order, ranks, workers, ...
-    machine     where: processor, cores, hosts, link, MPI library, FFTW
+    plan        the plan that was tuned: kind, shape, dtype, order, ranks, workers, ...
+    machine     processor, cores, hosts, link, MPI library, FFTW
     transforms  for each transform, by name: the fields of `Settings`, and those of `Tuned`
     wisdom      FFTW's, as text
 
-and, where there are such, the plan's weights that were measured, and the process grid that was chosen.
+and, if there are any, the plan's measured weights and the chosen process grid.
 
 An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item; items of `plan` that are None
-or False count as missing. The digest is
-the SHA-256 of the whole text as it is with an empty digest: a file in which any byte has changed is
-refused. Whoever edits a file by hand can give it the right digest, so every value is checked as well.
+or False count as missing. The digest is the SHA-256 of the whole text with an empty digest: if any byte of a file has
+changed, the file is rejected. A file that was edited by hand may have a right digest, so every value is checked, too.
 
-A file appears whole or not at all: a new one is written beside it and takes its place. This happens
-under a lock of the folder, after reading the entries that the file holds by then; two jobs that write at
-once lose nothing.
+A file is written whole or not at all: a new file is written beside the old one and replaces it. This is done under a
+lock of the folder, after the current entries of the file have been read, so that two jobs that write at once lose
+nothing.
 
-A user's cache is a folder of such files with one entry each. Of more than `KEPT` those go that were not used for the
-longest time: a file's time is that of its last use. They are counted and removed under the folder's lock.
+A user's cache is a folder of such files with one entry each. If there are more than `KEPT`, those that have not been
+used for the longest time are removed; the time of a file is that of its last use. They are counted and removed under
+the folder's lock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .refining import Choice
 from .settings import Settings, Tuned, settings_problem
 
 FORMAT, VERSION = "overlap-tuning", 2
-KEPT = 1000  # files of a cache, of some 10 KiB
+KEPT = 1000  # files of a cache, of some 10 KiB each
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
 _COMPARED = ("second", "seconds", "processes")  # of a `Choice`
@@ -53,13 +53,12 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 def read(path: str) -> list[dict]:
-    """Return the entries of a tuning file; none where there is no file yet.
+    """Return the entries of a tuning file; none if there is no file yet.
 
     Raises
     ------
     InputError
-        It cannot be read, was cut off or changed, is of another version or no tuning file; the message
-        names it.
+        The file cannot be read, was cut off or changed, has another version or is no tuning file; the message names it.
     """
     try:
         data = files.read(path, LIMIT_NBYTES)
@@ -95,15 +94,14 @@ def read(path: str) -> list[dict]:
 
 
 def write(path: str, entry: dict) -> None:
-    """Add an entry to a file; whatever else it holds stays.
+    """Add an entry to a file; its other entries stay.
 
-    Where there is an entry for the same plan and machine, its transforms that the new one does not name
-    stay.
+    If there is an entry for the same plan and machine, those of its transforms that the new entry does not have stay.
 
     Raises
     ------
     InputError
-        What is there is no tuning file, or none that can be used; it stays as it is.
+        The existing file is no tuning file, or not a usable one; it stays as it is.
     OSError
         The file cannot be written.
     """
@@ -119,20 +117,20 @@ def write(path: str, entry: dict) -> None:
 
 
 def text_of(entries: list[dict]) -> str:
-    """Write the whole text of a tuning file."""
+    """Return the whole text of a tuning file."""
     content = {"format": FORMAT, "version": VERSION, "digest": "", "entries": entries}
     return files.sealed(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def unwritable(path: str) -> str | None:
-    """Why a tuning file cannot be written, or None."""
+    """Return why a tuning file cannot be written, or None."""
     if problem := files.unwritable(path):
         return f"expected a tuning file in a folder that can be written to, received {path!r}: {problem}"
     return None
 
 
 def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, str | None]:
-    """Return the entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
+    """Return the entry for a plan on a machine: (entry, None), or (None, reason) if there is none."""
     alike = [entry for entry in entries if entry["plan"] == plan]
     for entry in alike:
         if entry["machine"] == machine:
@@ -148,13 +146,13 @@ def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, s
 
 
 def record(settings: Settings, tuned: Tuned, choice: Choice | None = None) -> dict:
-    """One transform's part of an entry; in a cache with what its settings were compared with."""
+    """Return one transform's part of an entry; in a cache with the comparison of its settings."""
     compared = {} if choice is None else {name: asdict(choice)[name] for name in _COMPARED}
     return asdict(settings) | asdict(tuned) | compared
 
 
 def settings_of(values: dict) -> tuple[Settings, Tuned]:
-    """Return the settings and what tuning gained, of one transform's part of an entry."""
+    """Return settings and result of tuning from one transform's part of an entry."""
     return (
         Settings(**{field.name: values[field.name] for field in fields(Settings)}),
         Tuned(**{field.name: values[field.name] for field in fields(Tuned)}),
@@ -162,7 +160,7 @@ def settings_of(values: dict) -> tuple[Settings, Tuned]:
 
 
 def choice_of(values: dict) -> Choice | None:
-    """Return what the settings of one transform's part of an entry were compared with; None: it does not tell."""
+    """Return the comparison from one transform's part of an entry, or None if it has none."""
     if "second" not in values:
         return None
     second = values["second"] and Settings(**values["second"])
@@ -183,7 +181,7 @@ def _refuse(constant: str) -> None:
 
 
 def _problem(entry: object) -> str | None:
-    """Say what is wrong with an entry, or None."""
+    """Return what is wrong with an entry, or None."""
     if (
         not isinstance(entry, dict)
         or set(entry) - {"weights", "grid"} != set(_PARTS)
@@ -237,14 +235,14 @@ def _gain_problem(tuned: Tuned) -> str | None:
 
 
 def _short(value: object) -> str:
-    """Show a value from a file as text that fits into a message."""
+    """Return a value from a file as text that fits into a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Keep other processes that write here waiting, where the file system can do that."""
+    """Return a ``with`` block that other processes' writes to a folder wait for, if its file system has locks."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):
@@ -258,7 +256,7 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def cached() -> list[tuple[Path, dict | None]]:
-    """All files of the cache with their entries; None of one that was damaged."""
+    """List all files of the cache with their entries; the entry of a damaged file is None."""
     found: list[tuple[Path, dict | None]] = []
     place = user_folder()
     for path in sorted(place.glob("*.plan.json")) if place else ():
@@ -270,7 +268,7 @@ def cached() -> list[tuple[Path, dict | None]]:
 
 
 def clear() -> int:
-    """Remove all files of the cache, those of `overlap.collectives` as well; returns how many."""
+    """Remove all files of the cache, also those of `overlap.collectives`; return their number."""
     place = user_folder()
     paths = [
         path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())
@@ -281,17 +279,17 @@ def clear() -> int:
 
 
 def _unfinished(place: Path) -> Iterator[Path]:
-    """Files that are being written, or that a writer left which was killed."""
+    """Yield files that are being written, or that a killed writer has left."""
     return place.glob(".*.plan.js*.partial")
 
 
 def write_cached(path: Path, entry: dict) -> None:
-    """Write a file of the cache; an `OSError` or `InputError` if that fails."""
+    """Write a file of the cache; raise `OSError` or `InputError` if that fails."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = not path.exists()
     try:
         write(str(path), entry)
-    except InputError:  # damaged: it makes room
+    except InputError:  # damaged: it is replaced
         path.unlink(missing_ok=True)
         write(str(path), entry)
     if new:
@@ -299,8 +297,8 @@ def write_cached(path: Path, entry: dict) -> None:
 
 
 def _drop_oldest(place: Path) -> None:
-    """Remove what has not been used for the longest time, and what killed writers have left."""
-    with locked(str(place)):  # nobody writes meanwhile
+    """Remove the files that have not been used for the longest time, and those that killed writers have left."""
+    with locked(str(place)):  # no process writes meanwhile
         ages = []
         for path in place.glob("*.plan.json"):
             with suppress(OSError):  # `clear` takes no lock

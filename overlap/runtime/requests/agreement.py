@@ -172,7 +172,7 @@ class Agreements:
         Returns
         -------
         str or None
-            As of `ended`.
+            See `ended`.
         """
         shared, text, comm_weight = None, str(item), 0
         operation = item.operation if isinstance(item, Start) else item

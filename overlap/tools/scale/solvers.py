@@ -54,7 +54,7 @@ def run(
     weak : bool
         The shape is that of each rank; along the first axis there are so many as there are ranks.
     shape, matrix, rounds
-        As for `overlap bench`.
+        See `overlap bench`.
     link : str, optional
         Rate of shaped links; shared memory without.
     drawing : str, optional
