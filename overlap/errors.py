@@ -17,6 +17,11 @@ class InputError(OverlapError, ValueError):
     The check is collective: every rank of the communicator raises it with the same message,
     and nothing was computed, sent or overwritten.
 
+    Attributes
+    ----------
+    disagreement : bool
+        True if the ranks were about to do different things; the input of each may be correct.
+
     Examples
     --------
     >>> try:
@@ -25,6 +30,8 @@ class InputError(OverlapError, ValueError):
     ...     print(error)
     rank 0: expected a dtype of float32, float64, complex64, complex128, received 'i8'
     """
+
+    disagreement = False
 
 
 class RankError(OverlapError, RuntimeError):

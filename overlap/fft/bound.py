@@ -1,14 +1,13 @@
 """`BoundArrays`: the arrays of a transform's last calls, which need not be checked again.
 
 A program calls a transform with the same few arrays again and again. The results of checking and preparing them (that
-they fit, their addresses, the arguments of compiled code) stay valid as long as they are the same arrays at the same
-addresses. Of plain arrays, such as ``u[0]``, which is a new object each time, only address, layout and type matter. The
-arrays are not kept alive.
+they fit, their addresses, the arguments of compiled code) stay valid for every array of the same type, address and
+layout: an array such as ``u[0]`` is a new object each time. A distributed array must have the same distribution, too.
+The arrays are not kept alive.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -45,34 +44,27 @@ class BoundArrays:
     """The arrays of a few calls of one transform, with the prepared calls."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[Any, ...], tuple[list[Any], BoundCall]] = {}
+        # Prepared calls, with the distributions and communicators whose `id` is in the key.
+        self._calls: dict[tuple[Any, ...], tuple[BoundCall, list[Any]]] = {}
         self._places: set[tuple[Any, ...]] = set()
 
     def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> BoundCall | None:
-        """Return the prepared call of these arguments, or None if there is none or they have changed.
+        """Return the prepared call of these arguments, or None if there is none for arrays like them.
 
         If the transform has `made` arrays for its result, without `out`, only their addresses matter.
         """
         if not self._calls:
             return None
-        given = _given(arrays, out)
-        found = self._calls.get((type(out), *map(_name, given), *map(address_of, made)))
-        if found is None:
-            return None
-        for array, (reference, state) in zip(given, found[0]):
-            if reference is not None and (reference() is not array or _state(array) != state):
-                return None
-        return found[1]
+        found = self._calls.get((type(out), *map(_name, _given(arrays, out)), *map(address_of, made)))
+        return None if found is None else found[0]
 
     def keep(self, arrays: tuple[Any, ...], out: Any, prepared: BoundCall, made: tuple[Any, ...] = ()) -> None:
         """Keep a call that was prepared from `unowned` views of these arguments, which fit."""
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[type(out), *map(_name, given), *map(address_of, made)] = (
-            [(None if type(array) is np.ndarray else weakref.ref(array), _state(array)) for array in given],
-            prepared,
-        )
+        places = [(array.distribution, array.comm) for array in given if isinstance(array, DistArray)]
+        self._calls[type(out), *map(_name, given), *map(address_of, made)] = prepared, places
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
         """Return whether a result for these arrays was at the same address before, so that preparing the call pays."""
@@ -106,13 +98,11 @@ def _given(arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
     return (*arrays, *out) if type(out) is tuple else (*arrays, out)
 
 
-def _name(array: np.ndarray) -> Any:
-    """Return a key that identifies an array: of a plain array, everything that may change."""
-    return _state(array) if type(array) is np.ndarray else id(array)
-
-
-def _state(array: np.ndarray) -> tuple[Any, ...]:
-    """Return everything that may change of an array: address, writeability, layout and type."""
-    if type(array) is DistArray:  # its layout and type never change
-        return address_of(array), array.flags.writeable
-    return address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype
+def _name(array: Any) -> tuple[Any, ...] | None:
+    """Return a key with everything that may differ between arrays or change; None for what is no array."""
+    if type(array) is DistArray:  # its distribution determines its layout, and the plan its type
+        return address_of(array), array.flags.writeable, id(array.distribution), id(array.comm)
+    if not isinstance(array, np.ndarray):
+        return None
+    place = (id(array.distribution), id(array.comm)) if isinstance(array, DistArray) else None
+    return type(array), address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype, place

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from .engine.stage import Place, SourceArray, Stage
 from .engine.steps import Exchange, checked, staggered
 from .engine.wire_format import WireFormat
 from .planning.settings import Settings, Tuned
-from .transform import Progress, Transform
+from .transform import Progress, Steps, Transform
 
 
 def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage, ...]:
@@ -141,20 +143,32 @@ class BracketTransform(Transform):
     def scratch(self) -> list[int]:
         return self._kernels.scratch
 
-    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[Any]]:
+        return self._steps(self._kernels, self._slot_of, inputs, outputs)
+
+    def _steps(
+        self,
+        kernels: PlaneBrackets,
+        slot_of: Callable[[int], Buffers],
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
+    ) -> Iterator[Iterable[Any]]:
+        """Yield the steps of every slice, in some slots."""
         (f,), (out,) = inputs, outputs
         for number, task in enumerate(self._parts):
             first = task.part.start
-            yield self._steps(number, f.part(f.array[first]), out.part(out.array[first]))
-
-    def _steps(self, number: int, f: ArrayReference, out: ArrayReference) -> Iterator[Any]:
-        if self._comm.size > 1:
-            yield from staggered(number, len(self._slots))
-        yield from self.steps_of_slice(f, out, self._slot_of(number))
+            own = f.part(f.array[first]), out.part(out.array[first]), slot_of(number)
+            late = staggered(number, len(self._slots)) if self._comm.size > 1 else ()
+            yield chain(late, self._steps_of_slice(kernels, *own))
 
     def steps_of_slice(self, f: ArrayReference, out: ArrayReference, slot: Buffers) -> Iterator[Any]:
         """Yield the steps of one slice's bracket, for located modes."""
-        kernels, wire = self._kernels, self._stages[0].wire
+        return self._steps_of_slice(self._kernels, f, out, slot)
+
+    def _steps_of_slice(
+        self, kernels: PlaneBrackets, f: ArrayReference, out: ArrayReference, slot: Buffers
+    ) -> Iterator[Any]:
+        wire = self._stages[0].wire
         there, back = kernels.messages
         if wire.rounds:
             yield kernels.pack(slot, f)
@@ -169,6 +183,16 @@ class BracketTransform(Transform):
             yield Exchange(self._comm, back, ArrayReference(slot.send), kernels.results(slot) if wire.rounds else out)
         if wire.rounds:
             yield kernels.unpack(slot, out)
+
+    def can_bind(self, outputs: list[np.ndarray]) -> bool:
+        return True
+
+    def is_compiled(self, outputs: list[np.ndarray]) -> bool:
+        return not self._stages[0].wire.rounds  # compiled code raises nothing
+
+    def own_workspace(self) -> tuple[Steps, list[int]]:
+        kernels, slot = self._kernels.with_own_scratch(), buffers(self._stages)
+        return partial(self._steps, kernels, lambda number: slot), kernels.scratch
 
     async def take(self, a: np.ndarray, slot: Buffers) -> float:
         """Take a slice of modes as the advecting field; return the largest gradient on this rank."""

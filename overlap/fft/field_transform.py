@@ -15,15 +15,12 @@ from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import zeros
-from .engine.schedule import Schedule, addresses_of
 from .engine.staged import StagedTransform
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .planning.settings import Settings
-from .transform import Transform, natural_parts, targets_fit
+from .transform import Steps, Transform, natural_parts, targets_fit
 
 TRIAL_FIELDS = 3
-LOCAL_NBYTES = 2**24  # of a rank's arrays: for larger ones the cost of a pipeline is negligible
-SHARED_NBYTES = 2**20  # the same if other workers can share the work
 
 
 class Fields(Transform):
@@ -111,7 +108,7 @@ class FieldTransform(Fields):
         ``make(effort)`` makes the staged transform with another effort of FFTW's planning.
     """
 
-    _held = (*Transform._held, "_staged", "_make", "_own_workspace")
+    _held = (*Transform._held, "_staged", "_make")
 
     def __init__(
         self,
@@ -128,7 +125,6 @@ class FieldTransform(Fields):
         self.exchange_dtype = staged.wire.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
-        self._own_workspace: Any = None  # on one rank: a copy with its own memory, and its schedules
         self._scale = scale
 
     @property
@@ -152,7 +148,6 @@ class FieldTransform(Fields):
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk or 1, count, settings.late or 0.0))
-        self._own_workspace = None
 
     def staged_transforms(self) -> tuple[StagedTransform, ...]:
         return (self._staged,)
@@ -185,37 +180,14 @@ class FieldTransform(Fields):
     def can_bind(self, outputs: list[np.ndarray]) -> bool:
         return targets_fit(outputs, self.outputs)
 
-    def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
-        alone = self.runtime.coordinator.size == 1
-        if not self._is_short(inputs, outputs) or self._staged.wire.rounds:  # compiled code raises nothing
-            return None
-        if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
-            return None
-        try:
-            schedule = self._schedule_in_own_workspace(inputs, outputs) if alone else self._recorded(inputs, outputs)
-            return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
-        except Exception:
-            if alone:
-                raise
-            return None  # a failure here on one rank only is reported to all by the pipeline's call
+    def is_compiled(self, outputs: list[np.ndarray]) -> bool:
+        return targets_fit(outputs, self.outputs) and not self._staged.wire.rounds  # compiled code raises nothing
 
-    def _schedule_in_own_workspace(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
-        """Return a schedule with work memory of its own, because another thread's pipeline may be running."""
-        if self._own_workspace is None:
-            staged = self._staged.with_own_workspace()
-            lengths = staged.buffer_lengths(self.settings.chunk or 1)
-            self._own_workspace = staged, Buffers(*(zeros(max(1, length), staged.wire.dtype) for length in lengths)), {}
-        staged, slot, schedules = self._own_workspace
-        steps = partial(self._steps, staged, lambda number: slot, None)
-        return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
-
-    def _is_short(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> bool:
-        """Return whether the cost of a pipeline matters for a call."""
-        return (
-            0 not in (inputs[0].size, outputs[0].size)
-            and targets_fit(outputs, self.outputs)
-            and inputs[0].nbytes + outputs[0].nbytes <= (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES)
-        )
+    def own_workspace(self) -> tuple[Steps, list[int]]:
+        staged = self._staged.with_own_workspace()
+        lengths = staged.buffer_lengths(self.settings.chunk or 1)
+        slot = Buffers(*(zeros(max(1, length), staged.wire.dtype) for length in lengths))
+        return partial(self._steps, staged, lambda number: slot, None), staged.scratch
 
 
 class BatchTransform(FieldTransform):

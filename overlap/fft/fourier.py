@@ -190,6 +190,13 @@ class FourierPlan(Plan):
         """Return the names of the lengths of axes with a cosine or sine transform."""
         return [name for name, kind in zip(self._names, self._kinds) if kind in REAL_KINDS]
 
+    def _compared(self) -> str:
+        usual = vars(ArrayLayout())
+        options = {name: value for name, value in vars(self._layout).items() if value != usual[name]}
+        options |= {"norm": self._norm, "exchange": self.exchange} | self._own_options()
+        named = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+        return ", ".join((f"{self._kind} {self._shape} {self._dtype}{self._in_kinds()}", *named))
+
     def _in_kinds(self) -> str:
         """Return the kinds as text, if one of them is not a Fourier transform."""
         return f" ({' x '.join(self._kinds)})" if self._walls else ""

@@ -20,6 +20,9 @@ from .engine.fftw import complex_of
 from .engine.six_step import two_factors
 from .fftn import staying_split
 
+Options = tuple[Sequence[int] | None, Sequence[int] | None, str | None, int | None, int | None, str | None]
+"""Options of a function: `s`, `axes`, `norm`, `workers`, `split` and `exchange`."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -115,21 +118,34 @@ def stays_split(request: Request, shape: tuple[int, ...], ranks: int) -> bool:
     return bool(apart) and (len(shape) == 1 or two_factors(shape[request.held], ranks) is not None)
 
 
-def fitted(spec: ArraySpec, given: np.ndarray, request: Request, shape: tuple[int, ...]) -> DistArray:
-    """Return an array with the lengths of a plan's arrays: zeros are added at its ends, or the ends are cut off."""
-    if request.where is not None:
-        parts = list(request.where.local_slice)
-    else:
-        parts = [slice(0, length) for length in shape]
-        parts[request.held] = block(shape[request.held], spec.comm.size)[spec.comm.rank]
-    where = []
-    for part, length, wanted in zip(parts, shape, spec.global_shape):
-        start = min(part.start, wanted) if part.start < length else wanted
-        where.append(slice(start, wanted if part.stop == length else max(start, min(part.stop, wanted))))
-    found = np.zeros([part.stop - part.start for part in where], given.dtype)
-    kept = tuple(slice(0, min(lengths)) for lengths in zip(given.shape, found.shape))
-    found[kept] = np.asarray(given)[kept]
-    return DistArray(found, spec.comm, spec.global_shape, (request.held,), where)
+def fitted(
+    spec: ArraySpec, given: np.ndarray, request: Request, shape: tuple[int, ...], runtime: Runtime
+) -> np.ndarray:
+    """Return an array with the lengths and the distribution of a plan's arrays (collective).
+
+    Zeros are added at its ends, or the ends are cut off; then it is redistributed. If no rank needs any of this, the
+    array itself is returned.
+    """
+    coordinator = runtime.coordinator
+    with runtime.collective_section("fitting an array"):
+        if request.where is not None:
+            parts = list(request.where.local_slice)
+        else:
+            parts = [slice(0, length) for length in shape]
+            parts[request.held] = block(shape[request.held], coordinator.size)[coordinator.rank]
+        if not coordinator.maximum(int((shape, tuple(parts)) != (spec.global_shape, spec.local_slice))):
+            return given
+        where = []
+        for part, length, wanted in zip(parts, shape, spec.global_shape):
+            start = min(part.start, wanted) if part.start < length else wanted
+            where.append(slice(start, wanted if part.stop == length else max(start, min(part.stop, wanted))))
+        found = np.zeros([part.stop - part.start for part in where], given.dtype)
+        kept = tuple(slice(0, min(lengths)) for lengths in zip(given.shape, found.shape))
+        found[kept] = np.asarray(given)[kept]
+        placed = DistArray(found, spec.comm, spec.global_shape, (request.held,), where)
+    if coordinator.maximum(int(placed.local_slice != spec.local_slice)):
+        placed = placed.redistribute(spec, exchange=request.exchange)
+    return placed
 
 
 def request_of(

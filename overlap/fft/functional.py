@@ -19,7 +19,6 @@ the interpreter.
 from __future__ import annotations
 
 import atexit
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from mpi4py import MPI
 
 from ..arrays import DistArray, mask_problem, same_ranks
 from ..errors import InputError
+from ..interrupts import held_signals
 from ..runtime import Runtime
 from ..runtime.kept_with import KeptWith
 from .arguments import shown
@@ -36,55 +36,113 @@ from .fft2 import FFT2
 from .fft3 import FFT3
 from .fftn import FFTN
 from .fourier import FourierPlan
-from .function_request import Kind, Request, fitted, global_shape_of, real_space, request_of, serving_split, stays_split
+from .function_request import (
+    Kind,
+    Options,
+    Request,
+    fitted,
+    global_shape_of,
+    real_space,
+    request_of,
+    serving_split,
+    stays_split,
+)
+from .transform import Transform
 
 KEPT = 8  # plans per communicator
+_EXACT = {int, str, type(None)}
+_EXACT_OR_TUPLE = _EXACT | {tuple}
+
+
+class _Kept:
+    """A plan that is kept.
+
+    Attributes
+    ----------
+    plan : FFT2, FFT3 or FFTN
+    used : int
+        Number of the last call on this rank that used it.
+    """
+
+    def __init__(self, plan: FourierPlan) -> None:
+        self.plan, self.used = plan, 0
 
 
 class _Plans:
-    """The plans of a communicator that were used last, and their runtimes by number of workers."""
+    """The plans of a communicator that were used last, and their runtimes by number of workers.
+
+    For each request, the ranks agree once on a plan. From then on each rank looks the plan up by its own request,
+    without messages, and calls it. At the header of the call all ranks learn whether one of them calls another plan or
+    has found none; if so, they agree anew.
+
+    Attributes
+    ----------
+    served : dict
+        This rank's requests -> kept plan and its transform.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
-        self._plans: OrderedDict[tuple, FourierPlan] = OrderedDict()
-        self._served: dict[tuple, tuple] = {}  # on one rank: request -> key of a plan
+        self._kept: dict[tuple, _Kept] = {}  # with the same keys on all ranks
+        self._calls = 0
+        self.served: dict[tuple, tuple[_Kept, Transform]] = {}
 
-    def serving(self, asked: tuple) -> FourierPlan | None:
-        """Return, on one rank, the plan that has served the same request before, without checks or messages."""
-        key = self._served.get(asked)
-        if key is None or key not in self._plans:
-            return None
-        self._plans.move_to_end(key)
-        return self._plans[key]
+    @property
+    def base(self) -> Runtime:
+        """The runtime on which all ranks synchronize (collective the first time)."""
+        return self._runtime(1)
 
-    def remember(self, asked: tuple) -> None:
-        """Note that the plan found last serves a request, so that `serving` returns it."""
-        if len(self._served) > 8 * KEPT:
-            self._served.clear()
-        self._served[asked] = next(reversed(self._plans))
+    def call(self, kept: _Kept, run: Transform, x: np.ndarray) -> DistArray:
+        """Call a transform of a kept plan (collective).
 
-    def find(self, request: Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> FourierPlan:
+        Raises
+        ------
+        InputError
+            On all ranks, if one of them is about to do something else: with `disagreement`.
+        """
+        self._calls = kept.used = self._calls + 1
+        base = self._runtimes[1]
+        if run.runtime is base:
+            return run(x)
+        with held_signals():  # both headers belong to one call
+            base.coordinator.enter(run.known_as, {})
+            return run(x)
+
+    def find(self, request: Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> _Kept:
         """Return the plan for a request; make it if it is not among the kept ones (collective).
 
         It is an `FFTN` whose arrays in real space are split along `split`; if that is None, an `FFT2` or `FFT3`.
         """
-        axes, options = request.axes, request.options
+        axes, options, runtime = request.axes, request.options, self._runtime(request.workers)
         key = shape, dtype, *options.values(), request.workers, axes, split
-        if key not in self._plans:
-            runtime = self.runtime(request.workers)
+        if key not in self._kept:
+            plan: FourierPlan
             if split is not None:
-                self._plans[key] = FFTN(runtime, shape, dtype, axes=axes, split=split, **options)
+                plan = FFTN(runtime, shape, dtype, axes=axes, split=split, **options)
             elif len(axes) == 2:
-                self._plans[key] = FFT2(runtime, shape, dtype, **options)
+                plan = FFT2(runtime, shape, dtype, **options)
             else:
-                self._plans[key] = FFT3(runtime, shape, dtype, layout={"grid": (1, self._comm.size)}, **options)
-            if len(self._plans) > KEPT:
-                self._plans.popitem(last=False)[1].close()
-        self._plans.move_to_end(key)
-        return self._plans[key]
+                plan = FFT3(runtime, shape, dtype, layout={"grid": (1, self._comm.size)}, **options)
+            if len(self._kept) == KEPT:
+                oldest = min(self._kept, key=lambda other: self._kept[other].used)
+                self._drop(self.base.coordinator.bcast(oldest))  # the ranks' counts may differ after a failed call
+            self._kept[key] = _Kept(plan)
+        return self._kept[key]
 
-    def runtime(self, workers: int) -> Runtime:
+    def serve(self, asked: tuple, kept: _Kept, run: Transform) -> None:
+        """Note that a plan serves a request, after all ranks have agreed on it."""
+        if len(self.served) > 8 * KEPT:
+            self.served.clear()
+        self.served[asked] = kept, run
+
+    def _drop(self, key: tuple) -> None:
+        """Close a plan."""
+        dropped = self._kept.pop(key)
+        self.served = {asked: found for asked, found in self.served.items() if found[0] is not dropped}
+        dropped.plan.close()
+
+    def _runtime(self, workers: int) -> Runtime:
         """Return the runtime with `workers` workers; make it if there is none (collective)."""
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=600.0)
@@ -92,8 +150,8 @@ class _Plans:
 
     def close(self) -> None:
         """Close all plans, then all runtimes (collective)."""
-        while self._plans:
-            self._plans.popitem()[1].close()
+        while self._kept:
+            self._drop(next(reversed(self._kept)))
         while self._runtimes:
             self._runtimes.popitem()[1].close()
 
@@ -117,65 +175,81 @@ def close_plans() -> None:
 atexit.register(close_plans)
 
 
-def _transform(
-    kind: Kind,
-    x: Any,
-    comm: MPI.Intracomm | None,
-    s: Sequence[int] | None,
-    axes: Sequence[int] | None,
-    norm: str | None,
-    workers: int | None,
-    split: int | None,
-    exchange: str | None,
-) -> DistArray:
+def _transform(kind: Kind, x: Any, comm: MPI.Intracomm | None, options: Options) -> DistArray:
     """Transform an array, as any of the functions does."""
-    # On one rank, a request that was made before in the same way needs no further check.
-    asked = None
-    where = comm if type(x) is np.ndarray else x.comm if type(x) is DistArray and comm is None else None
-    if (
-        type(where) is MPI.Intracomm
-        and where
-        and where.size == 1
-        and s is workers is split is exchange is None
-        and type(axes) is tuple
-        and {*map(type, axes)} == {int}
-        and (norm is None or type(norm) is str)
-    ):
-        asked = kind.name, x.shape, x.dtype, norm, axes
-        known = _plans.of(where).serving(asked)
-        if known is not None:
-            return known.forward(x) if kind.forward else known.backward(x)
+    placed = type(x) is DistArray
+    where = x.comm if placed and (comm is None or comm is x.comm) else comm if type(x) is np.ndarray else None
+    asked, met = None, False
+    if isinstance(where, MPI.Intracomm) and where and _are_exact(options):
+        place = x.distribution if placed else None
+        shape, split = (x.shape, None) if place is None else (place.global_shape, place.axes)
+        asked = kind.name, shape, split, x.dtype, options
+        plans = _plans.of(where)
+        found = plans.served.get(asked)
+        if found is not None and (place is None or place == found[1].inputs[0].distribution):
+            try:
+                return plans.call(*found, x)
+            except InputError as error:
+                met = error.disagreement
+                if not met:
+                    raise
+    with held_signals():
+        return _agreed(asked, met, kind, x, comm, options)
+
+
+def _are_exact(options: Options) -> bool:
+    """Return whether options can be looked up: 1.0 and True are equal to 1, but are no axes or lengths."""
+    s, axes = options[:2]
+    return (
+        _EXACT_OR_TUPLE.issuperset(map(type, options))
+        and (type(axes) is not tuple or _EXACT.issuperset(map(type, axes)))
+        and (type(s) is not tuple or _EXACT.issuperset(map(type, s)))
+    )
+
+
+def _agreed(
+    asked: tuple | None, met: bool, kind: Kind, x: Any, comm: MPI.Intracomm | None, options: Options
+) -> DistArray:
+    """Agree with all ranks on a plan for the request, and transform.
+
+    From then on the plan serves requests like `asked`, if that is not None. If `met`, the ranks have disagreed at the
+    header of a plan's call just before.
+    """
     # If the array has a communicator, the ranks synchronize on that: so all of them raise if one passed another `comm`.
     own = x.comm if isinstance(x, DistArray) else None
     rendezvous = comm if own is None else own
     if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
-    plans = _plans.of(rendezvous)
-    base = plans.runtime(1)  # of any request: ranks with different requests must synchronize on the same runtime
+    plans, ranks = _plans.of(rendezvous), rendezvous.size
+    base = plans.base  # for any request: ranks with different requests must synchronize on the same runtime
+    if not met:
+        try:
+            base.coordinator.enter("looking for a plan", {})
+        except InputError as error:
+            if not error.disagreement:
+                raise
+            # Other ranks have called the plan that serves their request. They disagree there, and come here.
     with base.collective_section(f"transforming an array, {kind.name}"):  # an error of one rank raises on all
         if comm is not None and not same_ranks(comm, rendezvous):
             raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
         if problem := mask_problem(x=x):
             raise InputError(problem)
         array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
-        request = request_of(kind, array, rendezvous.size, s, axes, norm, workers, split, exchange)
+        request = request_of(kind, array, ranks, *options)
         base.preflight(**request.agreed())
         held_shape = global_shape_of(request, base)
         shape, dtype = real_space(kind, request, held_shape)
-        serving = None if request.usual else serving_split(kind, request, shape, rendezvous.size)
+        serving = None if request.usual else serving_split(kind, request, shape, ranks)
         given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
     # From here on all ranks have the same request, and the plan reports errors on all of them.
-    plan = plans.find(request, shape, dtype, serving)
-    run: Any = plan.forward if kind.forward else plan.backward
-    if asked is not None and given is x:
-        plans.remember(asked)
+    kept = plans.find(request, shape, dtype, serving)
+    run = kept.plan.forward if kind.forward else kept.plan.backward
     wanted = run.inputs[0]
-    if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, rendezvous.size)):
-        with base.collective_section("fitting an array"):
-            given = fitted(wanted, given, request, held_shape)
-        if base.coordinator.maximum(int(given.local_slice != wanted.local_slice)):
-            given = given.redistribute(wanted, exchange=exchange)
-    return run(given)
+    if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
+        given = fitted(wanted, given, request, held_shape, base)
+    if asked is not None and given is x:
+        plans.serve(asked, kept, run)
+    return plans.call(kept, run, given)
 
 
 _SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # results of the example in the docstring
@@ -207,7 +281,7 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
         split: int | None = None,
         exchange: str | None = None,
     ) -> DistArray:
-        return _transform(kind, x, comm, None if n is None else (n,), (axis,), norm, workers, split, exchange)
+        return _transform(kind, x, comm, (None if n is None else (n,), (axis,), norm, workers, split, exchange))
 
     def function_of_several(
         x: Any,
@@ -221,7 +295,7 @@ def _function(kind: Kind) -> Callable[..., DistArray]:
         split: int | None = None,
         exchange: str | None = None,
     ) -> DistArray:
-        return _transform(kind, x, comm, s, axes, norm, workers, split, exchange)
+        return _transform(kind, x, comm, (s, axes, norm, workers, split, exchange))
 
     function: Any = function_of_one if kind.count == 1 else function_of_several
     lengths = (_ONE if kind.count == 1 else _SEVERAL).format(output=_OUTPUT[kind.real and not kind.forward])

@@ -287,6 +287,7 @@ class Plan(OnRuntime):
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
         """Keep a new transform until it is dropped or the plan is closed; `make` makes another one like it."""
         transform.name = name
+        transform.known_as = f"{name} of {self._compared()}, its transform {self._made}"
         self._makers[transform] = make
         self._transforms[self._made] = transform
         self._made += 1
@@ -305,6 +306,10 @@ class Plan(OnRuntime):
     def _notes(self) -> list[str]:
         """Return further lines for `describe`."""
         return [str(self._tuning)] if self._tuning.path else []
+
+    def _compared(self) -> str:
+        """Return a description of the plan that is the same on all ranks of the runtime."""
+        return self._kind
 
     def _place(self) -> None:
         """Set the distribution of the arrays with the plan's weights."""

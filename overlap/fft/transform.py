@@ -36,6 +36,11 @@ from .result_memory import ResultMemory
 
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: called on rank 0 with the progress of tuning in seconds."""
+Steps = Callable[[Sequence[ArrayReference], Sequence[ArrayReference]], Iterable[Iterable[Any]]]
+"""As `Transform.steps`."""
+
+LOCAL_NBYTES = 2**24  # of a rank's arrays: for larger ones the cost of a pipeline is negligible
+SHARED_NBYTES = 2**20  # the same if other workers can share the work
 
 
 class Key:
@@ -90,12 +95,14 @@ class Transform(Uncopied):
     requested: Settings
     settings: Settings
     nbytes_in_flight: int
-    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory")  # attributes that `release` clears
+    # Attributes that `release` clears.
+    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory", "_own_workspace")
 
     def __init__(self, runtime: Runtime, slices: int) -> None:
         self.runtime = runtime
         self.slices = self._entries = slices
         self.name = type(self).__name__.lower()
+        self.known_as = self.name  # compared between ranks: a call of another transform is an error
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
         self.planning = False  # true while arrays hold no user data
@@ -107,6 +114,7 @@ class Transform(Uncopied):
         self._result_memory: list[ResultMemory] | None = None  # for calls without `out`
         self._bound = BoundArrays()
         self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
+        self._own_workspace: Any = None  # on one rank: steps and scratch memory for whole calls, and their schedules
 
     def __repr__(self) -> str:
         sides = (
@@ -159,6 +167,7 @@ class Transform(Uncopied):
         """Make the pipelines of the slices `parts`, on some slots."""
         self._bound.forget()
         self._schedules.clear()
+        self._own_workspace = None
         self._parts, self._slots = parts, slots
         self._keys = [Key(number, part) for number, part in enumerate(parts)]
         settings, depth = self.settings, len(slots)
@@ -170,7 +179,7 @@ class Transform(Uncopied):
             def skeleton(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
                 return schedule.slice(key.number, addresses, False, exchange)
 
-            program.__qualname__ = type(self).__name__
+            program.__qualname__ = self.known_as  # the ranks compare it
             return self.runtime.pipelined(
                 program,
                 skeleton=skeleton,
@@ -375,7 +384,7 @@ class Transform(Uncopied):
         """
         kept = {
             name: getattr(self, name)
-            for name in ("name", "requested", "trials", "tuned", "refinement")
+            for name in ("name", "known_as", "requested", "trials", "tuned", "refinement")
             if hasattr(self, name)
         }
         settings, configured = self.settings, self._pipelines is not None
@@ -391,6 +400,14 @@ class Transform(Uncopied):
             setattr(self, name, None)
         self._bound.forget()
         self._schedules.clear()
+
+    def repeated(self, arrays: tuple[Any, ...], out: Any) -> bool:
+        """Make a call if a call for such arrays is prepared, and return whether it was (collective then)."""
+        self.check_in_use()
+        bound = self._bound.prepared(arrays, out)
+        if bound is not None:
+            self._run("whole", bound)
+        return bound is not None
 
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.check_in_use()
@@ -456,8 +473,38 @@ class Transform(Uncopied):
         self._pipelines[what](self._keys, *bound.prepared)
 
     def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
-        """Return a function that makes a whole call without a pipeline, or None."""
-        return None
+        """Return a function that makes a whole call in compiled code, or None if a pipeline is to make it."""
+        alone = self.runtime.coordinator.size == 1
+        nbytes = sum(array.nbytes for array in (*inputs, *outputs))
+        if (
+            any(array.size == 0 for array in (*inputs, *outputs))
+            or nbytes > (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES)
+            or not self.is_compiled(outputs)
+            or not (alone or (self.refinement is None and (len(self._parts) == 1 or self.settings.wait == "off")))
+        ):
+            return None
+        try:
+            schedule = self._recorded_in_own_workspace(inputs, outputs) if alone else self._recorded(inputs, outputs)
+            return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
+        except Exception:
+            if alone:
+                raise
+            return None  # a failure here on one rank only is reported to all by the pipeline's call
+
+    def _recorded_in_own_workspace(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
+        """Return a schedule with work memory of its own, because another thread's pipeline may be running."""
+        if self._own_workspace is None:
+            self._own_workspace = *self.own_workspace(), {}
+        steps, scratch, schedules = self._own_workspace
+        return self._kept(schedules, steps, lambda: scratch, inputs, outputs)
+
+    def is_compiled(self, outputs: list[np.ndarray]) -> bool:
+        """Return whether compiled code can do everything that a call with these outputs does."""
+        return False
+
+    def own_workspace(self) -> tuple[Steps, list[int]]:
+        """Make work memory that no pipeline uses; return the steps in it, for one rank, and scratch addresses."""
+        raise NotImplementedError
 
     def can_bind(self, outputs: list[np.ndarray]) -> bool:
         """Return whether a prepared call for these outputs needs nothing but their addresses."""

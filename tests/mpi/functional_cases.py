@@ -1,5 +1,7 @@
 """What `test_functional` runs on every rank."""
 
+from itertools import permutations
+
 import numpy as np
 import scipy.fft
 from edge_cases import outcome
@@ -234,6 +236,62 @@ def asked_differently(comm):
     fft.close_plans()
 
 
+def served_differently(comm):
+    """Ranks whose plans are known, and that ask for different ones: one error on all, and the next call is right."""
+    n = 4 * comm.size
+    whole = np.random.default_rng(12).standard_normal((2, n, n)) + 1j
+    part = slice(4 * comm.rank, 4 * comm.rank + 4)
+    rows = np.ascontiguousarray(whole[:, part])
+    placed = overlap.DistArray(rows, comm, whole.shape, (1,), (slice(0, 2), part, slice(0, n)))
+    turned = overlap.DistArray(placed.T.copy(), comm, whole.T.shape, (1,), placed.T.local_slice)
+    ways = {
+        "fft2": lambda: fft.fft2(placed),
+        "of other axes": lambda: fft.fft2(turned, axes=(1, 0)),
+        "plain": lambda: fft.fft2(rows, comm),
+        "ortho": lambda: fft.fft2(placed, norm="ortho"),
+        "inverse": lambda: fft.ifft2(placed, axes=(2, 1)),
+        "two workers": lambda: fft.fft2(placed, workers=2),
+        "two workers, ortho": lambda: fft.fft2(placed, norm="ortho", workers=2),
+        "single precision": lambda: fft.fft2(placed.astype("c8")),
+        "one axis": lambda: fft.fft(placed, axis=2),
+        "longer": lambda: fft.fft2(placed, s=(n, n + 2)),
+    }
+
+    def works():
+        spectrum = fft.fft2(placed)
+        np.testing.assert_allclose(spectrum, np.fft.fft2(whole)[spectrum.local_slice], rtol=0, atol=1e-11)
+        np.testing.assert_allclose(fft.ifft2(spectrum), rows, rtol=0, atol=1e-12)
+
+    for way in ways.values():
+        for _ in range(3):
+            way()
+    assert len(kept_plans(comm)) == functional.KEPT
+    for mine, theirs in permutations(ways, 2):
+        if comm.size > 1 and {mine, theirs} != {"fft2", "plain"}:  # of one plan
+            error = raised(overlap.InputError, ways[theirs if comm.rank == comm.size - 1 else mine])
+            same_everywhere(comm, str(error))
+            assert "expected the same on all ranks, received" in str(error), (mine, theirs, error)
+        works()
+    fft.close_plans()
+
+
+def served_alike(comm):
+    """What one rank alone writes in another way, or has a plan for, is the same on all ranks: it is right."""
+    last = comm.rank == comm.size - 1
+    for _ in range(2):
+        for length in (4 * comm.size, 4 * comm.size + 1):  # the last rank has four rows of both
+            whole = np.random.default_rng(length).standard_normal((length, 6))
+            rows = block(length, comm.size)[comm.rank]
+            for options in ({}, {"axes": [0, 1] if last else (0, 1)}, {"axes": (-2, -1) if last else (0, 1)}):
+                found = fft.fft2(whole[rows], comm, **options)
+                np.testing.assert_allclose(found, np.fft.fft2(whole)[found.local_slice], rtol=0, atol=1e-12)
+                back = fft.ifft2(found, comm if last else None, workers=np.int8(1) if last else None)
+                np.testing.assert_allclose(back, whole[back.local_slice], rtol=0, atol=1e-13)
+    for wrong in ({"axes": (0, True)}, {"axes": (0.0, 1)}, {"workers": True}, {"split": 0.0}):
+        same_everywhere(comm, str(raised(overlap.InputError, fft.fft2, whole[rows], comm, **wrong)))
+    fft.close_plans()
+
+
 def threads_are_agreed(comm):
     """Another number of workers on each rank: the example of a hang."""
     x = np.ones((3, 4, 6))
@@ -274,19 +332,27 @@ def plans_are_kept_and_bounded(comm):
     """The same plan serves the same call; of many, the last ones are kept."""
     for length in range(2, 2 * functional.KEPT + 2):
         fft.fft2(np.ones((1, 2, length)), comm)
-    held = functional._plans.of(comm)
-    assert len(held._plans) == functional.KEPT
-    last = next(reversed(held._plans.values()))
+    plans = kept_plans(comm)
+    assert len(plans) == functional.KEPT
+    last = plans[-1]
     fft.fft2(np.ones((1, 2, length)), comm)
-    assert next(reversed(held._plans.values())) is last
+    assert kept_plans(comm) == plans
+    fft.fft2(np.ones((1, 2, length - functional.KEPT + 1)), comm)  # the oldest: then it is none any more
+    fft.fft2(np.ones((1, 2, 2)), comm)
+    assert not plans[0].closed and plans[1].closed and len(kept_plans(comm)) == functional.KEPT
     fft.close_plans()
     assert last.closed
     mine = comm.Dup()
     fft.fft2(np.ones((1, 2, 3)), mine)
     held = functional._plans.of(mine)
-    (last,) = held._plans.values()
+    (last,) = kept_plans(mine)
     mine.Free()
     assert last.closed and last.runtime.closed and held not in functional._plans.every
+
+
+def kept_plans(comm):
+    """Those that are kept for a communicator."""
+    return [kept.plan for kept in functional._plans.of(comm)._kept.values()]
 
 
 def freed_beside_other_attributes(comm):

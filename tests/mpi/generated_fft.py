@@ -24,16 +24,19 @@ ANY_DTYPE = "only the shape counts"
 CLOSING = {"close": "to close twice is allowed"}
 OF_ENGINE = dict.fromkeys(
     [
+        "repeated",
         "replace_by",
         "bound_call",
         "can_bind",
         "before",
         "candidates",
         "configure",
+        "is_compiled",
         "kernels_of",
         "make_slots",
         "nbytes_of_arrays",
         "nbytes_per_slice",
+        "own_workspace",
         "prepare",
         "refuse",
         "release",

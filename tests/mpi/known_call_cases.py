@@ -102,9 +102,12 @@ def known_calls_that_fail(comm):
                 assert same_bits(plan.forward(u, out=out), expected)
 
 
-def different_known_calls(comm):
-    """Ranks that call different transforms of equal settings: one error on all."""
-    with overlap.Runtime(comm, deadline_s=20) as runtime:
+def different_known_calls(comm, compared=True):
+    """Ranks that call different transforms of equal settings: one error on all; `compared`: their headers differ."""
+    with (
+        overlap.Runtime(comm, deadline_s=20) as runtime,
+        nullcontext() if compared else mock.patch.object(overlap.FFT2, "_compared", return_value="FFT2"),
+    ):
         plans = [overlap.FFT2(runtime, (1, n, n), settings={"wait": "off", **ONE}) for n in (8, 12)]
         arrays = [(plan.real.empty(), plan.spectrum.empty()) for plan in plans]
         for plan, (u, out) in zip(plans, arrays):
@@ -113,9 +116,13 @@ def different_known_calls(comm):
                 plan.forward(u, out=out)
         which = 0 if comm.rank == 0 else 1
         u, out = arrays[which]
-        with runs() as ran:
-            caught = raised(overlap.SliceError, plans[which].forward, u, out=out)
-            assert ran.called
+        if compared:
+            caught = raised(overlap.InputError, plans[which].forward, u, out=out)
+            assert all(f"FFT2 (1, {n}, {n})" in str(caught) for n in (8, 12))
+        else:
+            with runs() as ran:
+                caught = raised(overlap.SliceError, plans[which].forward, u, out=out)
+                assert ran.called
         same_message(comm, caught)
         u, out = arrays[0]
         for _ in range(2):

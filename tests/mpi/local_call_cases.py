@@ -8,7 +8,7 @@ import numpy as np
 from fft2_cases import random, same_bits
 
 import overlap
-from overlap.fft import field_transform
+from overlap.fft.transform import LOCAL_NBYTES, SHARED_NBYTES
 from overlap.runtime import Pipeline
 from overlap.runtime.scheduling.whole_call import BUSY
 
@@ -29,7 +29,8 @@ def executions():
 @contextmanager
 def in_pipelines():
     """Meanwhile calls on one rank are pipelines, as all others are."""
-    with mock.patch.object(field_transform, "LOCAL_NBYTES", 0), mock.patch.object(field_transform, "SHARED_NBYTES", 0):
+    limits = dict.fromkeys(("LOCAL_NBYTES", "SHARED_NBYTES"), 0)
+    with mock.patch.multiple("overlap.fft.transform", **limits):
         yield
 
 
@@ -59,9 +60,7 @@ def local_calls_give_the_same_bits(comm):
                     np.empty(given.nbytes + 68, np.uint8)[4 : 4 + given.nbytes].view(given.dtype).reshape(given.shape)
                 )
                 shifted[...] = given
-                small = given.nbytes + expected.nbytes <= (
-                    field_transform.LOCAL_NBYTES if workers == 1 else field_transform.SHARED_NBYTES
-                )
+                small = given.nbytes + expected.nbytes <= (LOCAL_NBYTES if workers == 1 else SHARED_NBYTES)
                 out, calls = np.empty_like(expected), transform.load.calls
                 with executions() as executed:
                     for array in (given, strided, shifted, given, given.copy(), strided):

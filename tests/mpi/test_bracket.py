@@ -24,6 +24,11 @@ def test_same_bits_on_any_ranks(ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_whole_calls(ranks):
+    jobs.run_job("bracket_cases:whole_calls", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_in_a_slice_program(ranks):
     jobs.run_job("bracket_cases:own_program,old_argument_of_apply", ranks)
 

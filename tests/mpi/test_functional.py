@@ -8,7 +8,7 @@ import pytest
 def test_functions(ranks):
     jobs.run_job(
         "functional_cases:like_scipy,any_axes,of_one_axis,other_lengths,refused,inverse_of_a_plain_array,"
-        "threads_are_agreed,asked_differently,"
+        "threads_are_agreed,asked_differently,served_differently,served_alike,"
         "plans_are_kept_and_bounded,freed_beside_other_attributes,numpy_counts",
         ranks,
     )

@@ -7,11 +7,12 @@ import weakref
 import numpy as np
 import pytest
 
+from overlap.arrays import DistArray
 from overlap.fft.bound import CALLS, BoundArrays, unowned
 
 
 class Own(np.ndarray):
-    """Arrays whose objects matter, as they may know more."""
+    """Arrays that may know more than their values."""
 
 
 def bound(*arrays, out):
@@ -65,11 +66,23 @@ def test_of_results_made_here_the_place_counts():
     assert not memory.comes_again((a,), (made,))
 
 
-def test_of_arrays_that_may_know_more_the_object_counts():
+def test_other_kinds_of_arrays_are_known_too():
     a, b = np.zeros((2, 4)).view(Own)
     memory = bound(a, out=b)
-    assert memory.prepared((a,), b) == ("prepared",)
-    assert memory.prepared((a[:],), b) is None and memory.prepared((a,), b[:]) is None
+    assert memory.prepared((a,), b) == memory.prepared((a[:],), b[:]) == ("prepared",)
+    for arrays, out in (((np.asarray(a),), b), ((a,), np.asarray(b)), (([0.0],), b), ((None,), b)):
+        assert memory.prepared(arrays, out) is None
+
+
+@pytest.mark.parametrize("kind", [DistArray, type("Field", (DistArray,), {})])
+def test_of_distributed_arrays_the_distribution_counts(kind):
+    memory = np.zeros((4, 4))
+    u = kind(memory, None, (8, 4), (0,), (slice(0, 4), slice(0, 4)))
+    known = bound(u, out=u)
+    assert known.prepared((u,), u) == known.prepared((u.view(),), u) == ("prepared",)
+    elsewhere = kind(memory, None, (8, 4), (0,), (slice(4, 8), slice(0, 4)))
+    for other in (memory, elsewhere, u.T, u[::-1], u[:2], u.copy()):
+        assert known.prepared((other,), u) is None
 
 
 def changed_shape(array):

@@ -337,6 +337,7 @@ class PFFT:
             )
             volumes.append(FieldTransform(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
+            volumes[-1].known_as = f"{volumes[-1].name} of a PFFT, {request}{travelling(exchange)}"
             choose(volumes[-1], Settings(wait), memory)
         memory.keep_wisdom()
         points = float(np.prod([float(period_of(each.kind, each.fine)) for each in request.transformed.values()]))

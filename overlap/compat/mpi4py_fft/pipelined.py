@@ -80,6 +80,12 @@ class PipelinedTransform(Transform):
             `output_array`, or the plan's own.
         """
         arrays, (source_side, target_side) = self._arrays, self._sides
+        if output_array is not None and axes is None and not unknown and (normalize is None or type(normalize) is bool):
+            self._choose_scale(normalize)
+            if self._volume.repeated((input_array,), output_array):  # what fits needs no other look
+                arrays.given(source_side, input_array)
+                arrays.given(target_side, output_array)
+                return output_array
         source_spec, target_spec = self._volume.inputs[0], self._volume.outputs[0]
         problem = (
             f"expected no option but normalize and axes, received {sorted(unknown)}"
@@ -109,16 +115,18 @@ class PipelinedTransform(Transform):
             target = arrays.own(target_side)
         if np.may_share_memory(source, target):  # one of the user's is the plan's own
             source = source.copy()
-        normalize = self._normalize if normalize is None else normalize
-        self._volume.scale = self._scale if normalize else 1.0
+        self._choose_scale(normalize)
         arrays.given(source_side, source)
-        self._volume(source, out=np.asarray(target))
+        self._volume(source, out=target)
         arrays.given(target_side, target)
         if output_array is None:
             return target
         if target is not output_array:
             output_array[...] = target
         return output_array
+
+    def _choose_scale(self, normalize: bool | None) -> None:
+        self._volume.scale = self._scale if (self._normalize if normalize is None else normalize) else 1.0
 
     def describe(self) -> str:
         """Return what was chosen and what it costs, as text."""
@@ -184,8 +192,10 @@ class OwnArrays:
         self._last[side] = None
         return self.used(side)
 
-    def given(self, side: int, array: np.ndarray) -> None:
+    def given(self, side: int, array: Any) -> None:
         """Note that what an array holds has gone in or come out."""
+        if array is self._last[side]:
+            return
         own = self._own[side]
         if own is not None and np.may_share_memory(array, own):
             self._last[side] = None

@@ -10,6 +10,7 @@ zeros of the 2/3 rule's padding are written only once, into scratch memory that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import groupby
 from typing import Any
 
@@ -89,13 +90,23 @@ class PlaneBrackets:
             first += -(-int(np.prod(shape)) // line) * line
         self._loaded, self._spectra, self._columns, self._gradients, self._brackets, *self._pieces = views
         self._scratch = [zeros((first,), complex) for _ in range(workers)]
-        self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
         self._arguments: list[np.ndarray] = []  # kept alive for the functions that programs call
         self._brackets_code = assemble(self._write_all)
         self._take_codes = [assemble(self._write_take, block) for block in self.blocks]
         if self._back.wire.rounds:
             self._pack_code, self._unpack_code = assemble(self._write_pack), assemble(self._write_unpack)
+
+    @property
+    def scratch(self) -> list[int]:
+        """Addresses of every worker's scratch memory."""
+        return [address_of(memory) for memory in self._scratch]
+
+    def with_own_scratch(self) -> PlaneBrackets:
+        """Return the same with scratch memory of its own, for one worker."""
+        other = copy(self)
+        other._scratch = [zeros(self._scratch[0].shape, complex)]
+        return other
 
     def _plan(self, effort: str | None) -> None:
         """Make FFTW's plans for one pair."""
@@ -155,7 +166,7 @@ class PlaneBrackets:
         """Bring a_x + i a_y of a block of planes to real space; return its largest squared modulus."""
         bases = slot.bases.copy()  # a copy, because other workers use the slot for other blocks
         bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
-        bases[SCRATCH] = self.scratch[worker_index()]
+        bases[SCRATCH] = address_of(self._scratch[worker_index()])
         execute(self._take_codes[block], bases)
         taken = gradient[self.blocks[block]]
         return float((taken.real**2 + taken.imag**2).max())

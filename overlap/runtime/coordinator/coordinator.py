@@ -234,7 +234,9 @@ class Coordinator:
         """Return the error to raise on all ranks, or None: some rank has failed, makes another call, or leaves."""
         self._all_leave = all(report.leaving for report in reports)
         if reports[0].header is not None:
-            common: OverlapError | None = InputError(disagreement([report.header or {} for report in reports]))
+            differing = InputError(disagreement([report.header or {} for report in reports]))
+            differing.disagreement = True
+            common: OverlapError | None = differing
         else:
             common = common_error(reports)
         if common is None:
