@@ -1,17 +1,22 @@
-"""Forward and backward transforms of a field on shared memory and links, beside C, T and mpi4py-fft.
+"""Forward and backward transforms of a field on shared memory and links, beside C, T, mpi4py-fft and dtFFT.
 
     python bench/directions.py [--n 256] [--links shm 4gbit 2gbit] [--dtypes c16 f8] [--rounds N] [--json FILE]
 
 Starts its own ranks, each pinned to a core. Each of forward and backward in turns: without overlap (`off`), as the plan
-settles by itself (`auto`), its computing and its exchanges alone (C and T, of these settings), and mpi4py-fft's
-transform with its fastest of a few settings, where it is installed. Medians over the rounds of the slowest rank.
-``t_over`` is ``auto`` over C + T on shared memory and over max(C, T) on links; ``gain`` is ``off`` over ``auto``,
-``peer_gain`` mpi4py-fft over ``auto``.
+settles by itself (`auto`), its computing and its exchanges alone (C and T, of these settings), and the transforms of
+mpi4py-fft and dtFFT, each with its fastest of some settings, where they are installed. Medians over the rounds of the
+slowest rank. ``t_over`` is ``auto`` over C + T on shared memory and over max(C, T) on links; ``gain`` is ``off`` over
+``auto``, ``mpi4py_fft_gain`` and ``dtfft_gain`` their times over ``auto``.
+
+dtFFT (PyPI: dtfft-fftw-mpich) is linked to MPICH's Fortran library, which the wheel mpich lacks, and to FFTW: both must
+be on LD_LIBRARY_PATH. Its spectra lie in transposed order, ours in natural order.
 """
 
 import argparse
 import sys
 from contextlib import ExitStack
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -21,34 +26,84 @@ from recording import Recording
 from overlap.tools import launch
 
 SETTLED = 70  # calls in which a plan has found its settings, at most
-PEERS = (
+TRIALS = 3  # calls by which the fastest of a peer's settings is found
+MPI4PY_FFT = (
     {"backend": "fftw"},
     {"backend": "fftw", "slab": True},
     {"backend": "fftw", "grid": (-1,)},
     {"backend": "numpy"},
+)
+DTFFT = (  # ways to exchange; those by remote memory access are slower over TCP, and not all MPI libraries have them
+    "MPI_DATATYPE",
+    "MPI_P2P",
+    "MPI_P2P_PIPELINED",
+    "MPI_P2P_SCHEDULED",
+    "MPI_P2P_FUSED",
+    "MPI_A2A",
 )
 
 
 # ---- on the ranks --------------------------------------------------------------------------------
 
 
-def peer(comm, shape, dtype, forward):
-    """mpi4py-fft's fastest call, unscaled, or None."""
+def mpi4py_fft(comm, shape, dtype, forward):
+    """Calls of mpi4py-fft, unscaled, one for each of its settings, or none."""
     import numpy as np
 
     try:
         from mpi4py_fft import PFFT
     except ImportError:
-        return None
-    calls = []
-    for options in PEERS:
+        return
+    for options in MPI4PY_FFT:
         extra = {"planner_effort": "FFTW_MEASURE"} if options["backend"] == "fftw" else {}
         plan = PFFT(comm, shape, dtype=np.dtype(dtype), **options, **extra)
         transform = plan.forward if forward else plan.backward
         transform.input_array[...] = 0
-        calls.append((min(timed(comm, lambda: transform(normalize=False)) for _ in range(3)), len(calls), transform))
-    _, _, best = min(calls)
-    return lambda: best(normalize=False)
+        yield partial(transform, normalize=False)
+
+
+def dtfft(comm, shape, dtype, forward):
+    """Calls of dtFFT, one for each of its settings, or none."""
+    try:
+        import dtfft
+    except ImportError:
+        return
+    kind = dtfft.PlanC2C if dtype == "c16" else dtfft.PlanR2C
+    for name in DTFFT:
+        config = dtfft.Config(backend=getattr(dtfft.Backend, name))
+        plan = kind(list(shape[::-1]), comm=comm, executor=dtfft.Executor.FFTW3, config=config)
+        field, spectrum, aux = (plan.get_ndarray(size) for size in (plan.alloc_size,) * 2 + (max(1, plan.aux_size),))
+        check(comm, plan, field, spectrum, shape, dtype, dtfft.Execute.FORWARD)
+        field[...] = spectrum[...] = 0
+        arrays = (field, spectrum) if forward else (spectrum, field)
+        way = dtfft.Execute.FORWARD if forward else dtfft.Execute.BACKWARD
+        yield partial(plan.execute, *arrays, way, aux)
+
+
+def check(comm, plan, field, spectrum, shape, dtype, forward):
+    """Transform a cosine with dtFFT, which has one mode, and of complex data its opposite."""
+    import numpy as np
+
+    starts, counts, _, counts_of_modes, _ = plan.local_sizes  # from the fastest axis on
+    axes = [np.arange(start, start + count) for start, count in zip(starts, counts)][::-1]
+    phases = [mode * axis / points for mode, axis, points in zip((3, 2, 1), axes, shape)]
+    wave = np.cos(2 * np.pi * sum(np.ix_(*phases)))
+    field[...] = 0
+    field[: wave.size] = wave.reshape(-1)
+    plan.execute(field, spectrum, forward)
+    modes = np.abs(spectrum.view(complex)[: np.prod(counts_of_modes)])
+    one = np.prod(shape) / 2
+    total = comm.allreduce(modes.sum()) / one
+    largest = comm.allreduce(modes.max(initial=0.0), max) / one
+    expected = 2 if dtype == "c16" else 1
+    if not (abs(total - expected) < 1e-6 and abs(largest - 1) < 1e-12):
+        raise RuntimeError(f"dtFFT: expected {expected} mode(s) of 1, received {total} in all, the largest {largest}")
+
+
+def fastest(comm, calls):
+    """The fastest of some calls, or None."""
+    seconds = [(min(timed(comm, call) for _ in range(TRIALS)), number, call) for number, call in enumerate(calls)]
+    return min(seconds)[2] if seconds else None
 
 
 def timed(comm, call):
@@ -85,9 +140,10 @@ def measure(comm, shape, dtype, forward, rounds, link):
             "C_s": lambda: auto.compute(given, out=out),
             "T_s": lambda: auto.communicate(given, out=out),
         }
-        other = peer(comm, shape, dtype, forward)
-        if other is not None:
-            columns["mpi4py_fft_s"] = other
+        for peer in PEERS:
+            call = fastest(comm, peer(comm, shape, dtype, forward))
+            if call is not None:
+                columns[f"{peer.__name__}_s"] = call
         seconds = {name: [] for name in columns}
         for number in range(rounds + 1):
             for name, call in columns.items():
@@ -106,9 +162,13 @@ def measure(comm, shape, dtype, forward, rounds, link):
         }
     ideal_s = found["C_s"] + found["T_s"] if link == "shm" else max(found["C_s"], found["T_s"])
     record |= {"t_over": found["auto_s"] / ideal_s, "gain": found["off_s"] / found["auto_s"]}
-    if other is not None:
-        record["peer_gain"] = found["mpi4py_fft_s"] / found["auto_s"]
+    for peer in PEERS:
+        if (seconds_of := found.get(f"{peer.__name__}_s")) is not None:
+            record[f"{peer.__name__}_gain"] = seconds_of / found["auto_s"]
     return record
+
+
+PEERS = mpi4py_fft, dtfft
 
 
 def on_ranks(options):
@@ -118,11 +178,10 @@ def on_ranks(options):
     mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
 
-    for dtype in options.dtypes:
-        for forward in (True, False):
-            record = measure(MPI.COMM_WORLD, (options.n,) * 3, dtype, forward, options.rounds, options.on)
-            if MPI.COMM_WORLD.rank == 0:
-                launch.tell(record)
+    for n, dtype, forward in product(options.n, options.dtypes, (True, False)):
+        record = measure(MPI.COMM_WORLD, (n,) * 3, dtype, forward, options.rounds, options.on)
+        if MPI.COMM_WORLD.rank == 0:
+            launch.tell(record)
 
 
 # ---- here ----------------------------------------------------------------------------------------
@@ -132,18 +191,20 @@ def line(record):
     """A record as a line of text."""
     ideal = "C + T" if record["link"] == "shm" else "max(C, T)"
     times = ", ".join(f"{name} {1e3 * record[f'{name}_s']:.1f}" for name in ("C", "T", "off", "auto"))
-    peer_gain = (
-        f", mpi4py-fft {1e3 * record['mpi4py_fft_s']:.1f}: {record['peer_gain']:.2f}x" if "peer_gain" in record else ""
+    gains = "".join(
+        f", {words} {1e3 * record[f'{name}_s']:.1f}: {record[f'{name}_gain']:.2f}x"
+        for name, words in (("mpi4py_fft", "mpi4py-fft"), ("dtfft", "dtFFT"))
+        if f"{name}_s" in record
     )
     return (
         f"{record['case']:24} {record['link']:6} ms: {times}: {record['t_over']:.2f} {ideal}, gain "
-        f"{record['gain']:.2f}x{peer_gain}; {record['settings']}"
+        f"{record['gain']:.2f}x{gains}; {record['settings']}"
     )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=256)
+    parser.add_argument("--n", type=int, nargs="+", default=[256], help="points along each axis, one or several")
     parser.add_argument("--links", nargs="+", default=["shm", "4gbit", "2gbit"], help="shm, or rates")
     parser.add_argument("--dtypes", nargs="+", default=["c16", "f8"])
     parser.add_argument("--ranks", type=int, default=2)
