@@ -70,8 +70,8 @@ class Runtime(Resource):
     agree_every : int
         Number of operations between two agreements, by which the ranks learn whether a slice has failed.
     nice : int
-        Nice value added to the workers' threads, so that a communicator that shares their core
-        gets it as soon as it wakes.
+        Nice value added to the workers' threads, so that a communicator that shares their core gets it as soon as it
+        wakes. Where other programs run on the same cores, workers get less of these; 0 gives them the same share.
     on_loss : {None, "raise"}
         What happens when a rank's process ends in the middle of the job. By default the launcher ends the job, or the
         deadline does. ``"raise"``: the other ranks raise `RankLost` in their current or their next call, and can go on
@@ -122,7 +122,7 @@ class Runtime(Resource):
         entry_deadline_s: float | None = None,
         trace: Trace | bool | None = None,
         agree_every: int = 64,
-        nice: int = 0,
+        nice: int = 10,
         on_loss: str | None = None,
     ) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:

@@ -23,6 +23,7 @@ LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for w
 SLOTS_PER_WORKER = 2  # at least, so that some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
 LATE = (0.0, 0.25, 0.5, 0.75)  # late shares that tuning tries
+LATE_IN_FLIGHT = 3  # with late exchanges: those in flight share the link, and what follows the first waits for more
 
 
 class Tunable(Protocol):
@@ -148,7 +149,7 @@ class Candidates:
             wait=wait,
             chunk=chunk,
             depth=depth,
-            in_flight=min(self.requested.in_flight or depth, depth),
+            in_flight=min(self.requested.in_flight or (LATE_IN_FLIGHT if late else depth), depth),
             polls=self.requested.polls or POLLS_PER_EXCHANGE,
             late=late,
         )
@@ -319,7 +320,7 @@ class FieldCandidates(Candidates):
         ]
         share = round(1.0 - self.RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
         if self.transform.can_be_late and requested.late is None and share > self.LITTLE:
-            found += [self._with_slots("poll", size, share) for size in sizes[-2:]]
+            found += [self._with_slots("poll", size, share) for size in sizes[:2]]
         return found
 
     def _with_slots(self, wait: str, chunk: int, late: float) -> Settings:
@@ -345,4 +346,4 @@ class FieldCandidates(Candidates):
     def late_shares(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self.requested.late is not None or not self.transform.can_be_late:
             return []
-        return [replace(best, late=late) for late in LATE if late != best.late]
+        return [self.settings(best.wait, best.chunk or 1, best.depth or 1, late) for late in LATE if late != best.late]

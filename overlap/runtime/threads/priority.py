@@ -4,9 +4,10 @@ If a communicator thread wakes on a core where a worker computes, it waits until
 default on Linux. That is longer than a whole exchange, and the link is idle meanwhile. Two settings of the calling
 thread, neither of which needs a privilege, shorten the wait:
 
-* a lower priority of the workers (`be_nice`);
 * shorter time slices for the communicator (`take_short_slices`, Linux 6.12 or newer): the scheduler
-  lets a thread that asks for less run sooner.
+  lets a thread that asks for less run sooner, as long as it has not had more than its share of the core;
+* a lower priority of the workers (`be_nice`), which makes the communicator's share larger: handing messages
+  to MPI and taking them takes it most of the core at the beginning of a job.
 
 The kernel may prolong a sleep by its timer slack, 50 us by default, which is as long as an exchange. So a communicator
 thread that polls asks for the smallest slack (`set_exact_timers`). One that blocks does not, because an MPI library
