@@ -144,7 +144,8 @@ TABLES = {
         "FFT3, forward and backward",
         (("directions.py",),),
         of_cases(
-            "C_s", "T_s", "off_s", "auto_s", "mpi4py_fft_s", "t_over", "gain", "peer_gain",
+            "C_s", "T_s", "off_s", "auto_s", "mpi4py_fft_s", "dtfft_s",
+            "t_over", "gain", "mpi4py_fft_gain", "dtfft_gain",
             label=lambda case: f"{case['case']}, {case['link']}", scale=1e3, unit="ms",
         ),
         ("--n", "32", "--links", "shm", "--rounds", "1"),

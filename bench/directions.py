@@ -1,6 +1,7 @@
 """Forward and backward transforms of a field on shared memory and links, beside C, T, mpi4py-fft and dtFFT.
 
     python bench/directions.py [--n 256] [--links shm 4gbit 2gbit] [--dtypes c16 f8] [--rounds N] [--json FILE]
+        [--out FILE.md]
 
 Starts its own ranks, each pinned to a core. Each of forward and backward in turns: without overlap (`off`), as the plan
 settles by itself (`auto`), its computing and its exchanges alone (C and T, of these settings), and the transforms of
@@ -23,7 +24,9 @@ from time import perf_counter
 
 from recording import Recording
 
+from overlap import files
 from overlap.tools import launch
+from overlap.tools.bench.table import markdown
 
 SETTLED = 70  # calls in which a plan has found its settings, at most
 TRIALS = 3  # calls by which the fastest of a peer's settings is found
@@ -153,6 +156,7 @@ def measure(comm, shape, dtype, forward, rounds, link):
         found = {name: median(values) for name, values in seconds.items()}
         record = {
             "case": f"FFT3 {shape[0]}^3 {dtype} {'forward' if forward else 'backward'}",
+            "n": shape[0],
             "link": link,
             "ranks": comm.size,
             "dtype": dtype,
@@ -202,6 +206,26 @@ def line(record):
     )
 
 
+HEAD = "", "between the ranks", "C", "T", "no overlap", "overlap", "overlap / ideal", "mpi4py-fft", "dtFFT"
+
+
+def row(record):
+    """A record as a row of a table: ms, and other libraries' times over ours."""
+
+    def ms(name):
+        seconds = record.get(f"{name}_s")
+        return "" if seconds is None else f"{1e3 * seconds:.3g}"
+
+    kind = {"c16": "complex", "f8": "real"}[record["dtype"]]
+    return (
+        f"{record['n']}^3 {kind}, {record['direction']}",
+        "shared memory" if record["link"] == "shm" else record["link"].replace("gbit", " Gbit/s"),
+        *map(ms, ("C", "T", "off", "auto")),
+        f"{record['t_over']:.2f}",
+        *(f"{ms(name)}: {record[f'{name}_gain']:.2f}x" if ms(name) else "" for name in ("mpi4py_fft", "dtfft")),
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[256], help="points along each axis, one or several")
@@ -210,6 +234,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", metavar="FILE", type=Path)
+    parser.add_argument("--out", metavar="FILE.md", help="write the records as a table, too")
     parser.add_argument("--on", default="shm", help=argparse.SUPPRESS)  # the link that the ranks are on
     options = parser.parse_args()
     if launch.under_mpi():
@@ -220,6 +245,10 @@ def main():
         if status := recording.run("--on", link, ranks=options.ranks, link=None if link == "shm" else link):
             return status
     recording.write(options.json, options.rounds)
+    if options.out:
+        columns = zip(HEAD, *map(row, recording.records))
+        head, *rows = zip(*(column for column in columns if any(column[1:])))
+        files.write(options.out, markdown(head, rows) + "\n")
     return 0
 
 

@@ -14,10 +14,14 @@ class Recording:
     ----------
     line : callable
         ``line(record)`` gives a record as text.
+
+    Attributes
+    ----------
+    records : list of dict
     """
 
     def __init__(self, line):
-        self._line, self._records = line, []
+        self._line, self.records = line, []
 
     def run(self, *arguments, ranks, link=None):
         """Run the benchmark's own file on ranks, with its arguments and some more; returns the exit status."""
@@ -29,10 +33,10 @@ class Recording:
         )
 
     def _show(self, record):
-        self._records.append(record)
+        self.records.append(record)
         print(self._line(record), flush=True)
 
     def write(self, path, rounds):
         """Write all records to a JSON file, if one is named."""
         if path:
-            path.write_text(json.dumps({"cases": self._records, "rounds": rounds}, indent=1) + "\n")
+            path.write_text(json.dumps({"cases": self.records, "rounds": rounds}, indent=1) + "\n")

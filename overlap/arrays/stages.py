@@ -68,7 +68,7 @@ def stages(
         The axis that is transformed last of all: that of a real result.
     in_place : bool
         The best axis to cut along may wait until the last stage is complete, if that joins it and
-        nothing else is left: then it is transformed where it is.
+        nothing else is left but `last`: without that, it is transformed where it is.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def stages(
                 waits = {along, last} if along in group else {along}
                 then = tuple(axis for axis in group if axis not in waits)
             choices.append(StageAxes(pending, link, then, along))
-        completed = in_place and group is route[-1] and group == (axes[0],)
+        completed = in_place and group is route[-1] and axes[0] in group and set(group) <= {axes[0], last}
         stage = choices[0] if completed else max(choices, key=lambda stage: len(stage.then))
         transposes.append(stage)
         pending = tuple(axis for axis in group if axis not in stage.then)

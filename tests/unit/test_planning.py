@@ -252,7 +252,7 @@ def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
         (PLANES, {"wait": "block", "depth": 2}),
         (PLANES, {"wait": "off", "chunk": 2}),
         (PLANES, {"wait": "poll", "effort": "patient"}),
-        (FIELDS, {"wait": "poll", "depth": 8, "late": 0.5}),
+        (FIELDS, {"wait": "poll", "depth": 8, "late": LATE[2]}),
         (FIELDS, {"wait": "block", "depth": 32}),
     ],
 )
@@ -393,7 +393,7 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     assert {trial.settings for trial in transform.trials} == set(entrants)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("share", [0.0, LATE[2]])
 def test_shares_that_are_late_are_tried_once_the_fastest_mode_is_known(monkeypatch, share):
     """A model that knows one stage finds no share worth a try; the calls do."""
     transform = Transform(cost=costing({"wait": "poll", "late": share}), **FIELDS)

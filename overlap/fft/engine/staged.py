@@ -100,9 +100,10 @@ class StagedTransform:
         buffers = min(2, self.fields)
         source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
         axes = [0] if whole else list(range(1, len(source.shape)))
-        ends_alone = not forward and len(route) == 3 and len(route[-1]) == 1 and route[-1] != (real,)
+        joined = route[1].joined if not forward and len(route) == 3 and route[1] is not None else None
+        ends_alone = joined is not None and set(route[-1]) - {real} == {joined}
         if ends_alone and not whole:  # the axis that may wait is the best one for cutting
-            axes.sort(key=lambda axis: axis not in route[-1])
+            axes.sort(key=lambda axis: axis != joined)
         ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_alone))
         # The trailing axes are transformed in the target if it can hold incomplete results.
         able = natural and all(not lines[axis].real and lines[axis].alike for axis in trailing)

@@ -58,9 +58,9 @@ class TrailingAxes:
         able, whole, alone = kind
         shape, dtype, local = stage.shape, stage.target_dtype, stage.target_shape
         cuts, before, self.late_units, ends = None, False, 0, None
-        if len(axes) == 1 and not whole and way.transpose is not None and way.along == axes[0]:
+        if not whole and way.transpose is not None and way.along in axes:
             # Units along this rank's part of the split axis.
-            split, (axis,) = way.transpose.split, axes
+            split, axis = way.transpose.split, way.along
             # Equal on all ranks; rows or points of odd length are less aligned than FFTW requires.
             row = 1 if split == len(shape) - 1 else shape[-1]
             beside = split == axis + 1 or split == 1 == axis - 1  # only a batch of length 1 precedes the two
@@ -68,6 +68,7 @@ class TrailingAxes:
                 self.late_units, ends = len(stage.late_parts), (split, stage.late_parts)
             elif (
                 able
+                and len(axes) == 1
                 and axis == way.transpose.joined
                 and not way.then
                 and beside

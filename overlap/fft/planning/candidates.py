@@ -22,7 +22,7 @@ SHALLOW = 4  # slots that stay in the cache: enough if an exchange is a copy
 LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for which the cost of a call is negligible
 SLOTS_PER_WORKER = 2  # at least, so that some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
-LATE = (0.0, 0.25, 0.5, 0.75)  # late shares that tuning tries
+LATE = (0.0, 0.3, 0.45, 0.6)  # late shares that tuning tries
 LATE_IN_FLIGHT = 3  # with late exchanges: those in flight share the link, and what follows the first waits for more
 
 
