@@ -1,1 +1,1 @@
-"""Ways over from other libraries: their names and arguments, on this one's transforms."""
+"""Other libraries' interfaces, on the transforms of this one."""

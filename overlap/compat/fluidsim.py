@@ -1,4 +1,4 @@
-"""fluidsim's solver ns3d with a nonlinear term that is one pipeline: `Simul`.
+"""`Simul`: fluidsim's solver ns3d with a nonlinear term that is one pipeline.
 
 Use it instead of ``fluidsim.solvers.ns3d.solver.Simul``::
 
@@ -12,10 +12,10 @@ Everything else is fluidsim's own. Three things differ inside:
   `FFT3.pointwise`, whose exchanges are hidden behind other fields' FFTs;
 * the three components of a state are transformed by one call;
 * arrays of Fourier space have no modes beyond the largest wavenumbers along x, y and z that fluidsim's truncation
-  keeps. fluidsim truncates the initial state after the first step; what is in these modes is lost here when the state
-  is transformed.
+  keeps. fluidsim truncates the initial state only after the first step; here these modes are dropped when the state is
+  transformed.
 
-Set ``mpi4py.rc.thread_level = "serialized"`` before anything of fluidsim is imported: MPI is faster so.
+Set ``mpi4py.rc.thread_level = "serialized"`` before any import of fluidsim, because MPI is faster at this level.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
     Parameters
     ----------
     params : fluidsim's parameters
-        Where their ``oper.type_fft`` names another FFT class, as on the coarse grid of a forcing, the operators are
-        fluidsim's alone.
+        If their ``oper.type_fft`` names another FFT class, as on the coarse grid of a forcing, the operators are
+        fluidsim's own.
 
     Attributes
     ----------
     vectors : FFT3 or None
-        The plan for the three fields of a vector, if the operators are not fluidsim's alone.
+        The plan for the three fields of a vector; None if the operators are fluidsim's own.
     """
 
     def __init__(self, params: Any) -> None:
@@ -76,7 +76,7 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
         plan = self.oper_fft.plan
         self.vectors = self.oper_fft.plan_of(3)
         self._velocity: Sequence[np.ndarray] = ()
-        # A product takes the place of a factor: no other field is under way while it is computed.
+        # The products overwrite factors, which is possible because no other field is in flight while they are computed.
         self._product = plan.pointwise(lambda *factors: vector_product(*factors), inputs=6, outputs=3)
         self._product_with_known = plan.pointwise(
             lambda *vorticity: vector_product(*self._velocity, *vorticity), inputs=3, outputs=3
@@ -94,9 +94,9 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
         Parameters
         ----------
         velocity : sequence of ndarray or None
-            In real space, on all ranks, if it is known there.
+            The velocity in real space, if it is known on all ranks.
         velocity_fft, vorticity_fft, out : sequence of ndarray
-            The result may take the velocity's place.
+            `out` may be the velocity's arrays.
         """
         if velocity is None:
             if any(map(np.may_share_memory, velocity_fft, out)):
@@ -151,7 +151,7 @@ class State(state.StateNS3D):
 
 
 class InfoSolver(solver.InfoSolverNS3D):
-    """Tell fluidsim the classes of this solver."""
+    """Register the classes of this solver with fluidsim."""
 
     def _init_root(self) -> None:
         super()._init_root()
@@ -167,7 +167,7 @@ class Simul(solver.Simul):
     Parameters
     ----------
     params : fluidsim's parameters
-        As ``Simul.create_default_params()`` gives them. ``params.oper.type_fft`` stays ``"default"``.
+        Made by ``Simul.create_default_params()``. ``params.oper.type_fft`` must stay ``"default"``.
 
     Raises
     ------

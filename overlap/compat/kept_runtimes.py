@@ -1,4 +1,4 @@
-"""The runtime that all objects of a client on a communicator have in common."""
+"""The runtime that all objects of a client library share on a communicator."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class KeptRuntime:
         self._runtime: Runtime | None = None
 
     def runtime(self) -> Runtime:
-        """Return it (collective)."""
+        """Return the runtime; make it if need be (collective)."""
         if self._runtime is None:
             self._runtime = Runtime(self._comm)
         return self._runtime
 
     def close(self) -> None:
-        """Close it (collective); objects that were made before are closed too."""
+        """Close the runtime (collective), and so all objects on it."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             runtime.close()

@@ -38,11 +38,11 @@ def integers(values: Any) -> tuple[int, ...] | None:
 
 def axes_of_array(axes: Any, count: int) -> tuple[int, ...] | None:
     """Return axes of an array of `count` dimensions, counted from 0; None if there are none, or one is given twice."""
-    given = integers(axes)
-    if not given or any(not -count <= axis < count for axis in given):
+    listed = integers(axes)
+    if not listed or any(not -count <= axis < count for axis in listed):
         return None
-    found = tuple(axis % count for axis in given)
-    return found if len(set(found)) == len(found) else None
+    positive = tuple(axis % count for axis in listed)
+    return positive if len(set(positive)) == len(positive) else None
 
 
 def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
@@ -82,7 +82,7 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
         Names of the lengths of the transformed axes.
     """
     names, count = ", ".join(axes), len(axes)
-    known = isinstance(kinds, tuple) and len(kinds) == count and all(isinstance(one, str) for one in kinds)
+    known = isinstance(kinds, tuple) and len(kinds) == count and all(isinstance(each_kind, str) for each_kind in kinds)
     if not known or not set(kinds) <= {*KINDS}:
         return (
             f"expected kinds to be None or {count} of {', '.join(KINDS)}, one for each of {names}, received "
@@ -105,12 +105,12 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
 
 def memory_problem(nbytes: int) -> str | None:
     """Return, as text, that this computer does not have `nbytes` bytes for every rank, or None if it has."""
-    there = memory_nbytes()
-    if nbytes <= there:
+    available = memory_nbytes()
+    if nbytes <= available:
         return None
     return (
         f"expected arrays that fit into memory, received a shape that needs about "
-        f"{_gib(nbytes)} on every rank, where this computer has {_gib(there)}"
+        f"{_gib(nbytes)} on every rank, where this computer has {_gib(available)}"
     )
 
 

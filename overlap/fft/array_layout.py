@@ -81,8 +81,8 @@ class ArrayLayout:
     @property
     def shares_of(self) -> dict[str, dict[int, tuple[int, ...]]]:
         """Return the shares of each side's axes, of a layout without a problem."""
-        given: Any = self.shares or ()  # pairs
-        return {side: dict(axes) for side, axes in given}
+        pairs: Any = self.shares or ()  # pairs
+        return {side: dict(axes) for side, axes in pairs}
 
 
 def _as_tuples(shares: Any) -> Any:

@@ -102,10 +102,10 @@ class ArraySpec:
         self.shape = self.distribution.shape
 
     def __repr__(self) -> str:
-        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        ranges = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
         return (
             f"<ArraySpec: global shape {self.global_shape}, {self.dtype}, split along axes {self.axes}; "
-            f"this rank holds [{here}]>"
+            f"this rank holds [{ranges}]>"
         )
 
     def wrap(self, array: np.ndarray) -> DistArray:
@@ -188,7 +188,7 @@ class ArraySpec:
         if self.spectral:
             raise InputError("expected arrays of real space, which have points, received those of the spectrum")
         count = self.dimensions
-        found = []
+        coordinates = []
         for axis, length in enumerate(box_lengths(lengths, count), -count):
             points, part = self.global_shape[axis], self.local_slice[axis]
             first = 0.0
@@ -196,8 +196,8 @@ class ArraySpec:
                 points, first = points + wall.beyond, wall.first_point
             shape = [1] * count
             shape[axis] = -1
-            found.append((length / points * (first + np.arange(part.start, part.stop))).reshape(shape))
-        return tuple(found)
+            coordinates.append((length / points * (first + np.arange(part.start, part.stop))).reshape(shape))
+        return tuple(coordinates)
 
     def from_function(self, function: Callable[..., Any], lengths: float | Sequence[float] | None = None) -> DistArray:
         """Fill a new array with a function of the coordinates (collective).
@@ -266,10 +266,13 @@ class ArraySpec:
 
     def place_problem(self, array: Any, name: str) -> str | None:
         """Return why the distribution of an array does not fit this specification, as text, or None."""
-        there, here = array.distribution, self.distribution
+        received, wanted = array.distribution, self.distribution
         # The axes are not compared: a split axis that one rank has completely counts as whole.
-        if there is not here and (there.global_shape, there.local_slice) != (here.global_shape, here.local_slice):
-            return f"expected {name} of {here}, received a DistArray of {there}: use DistArray.redistribute"
+        if received is not wanted and (received.global_shape, received.local_slice) != (
+            wanted.global_shape,
+            wanted.local_slice,
+        ):
+            return f"expected {name} of {wanted}, received a DistArray of {received}: use DistArray.redistribute"
         if array.comm is not None and not same_ranks(array.comm, self.comm):
             return (
                 f"expected {name} distributed over the ranks of the plan, in their order, received a DistArray of "
@@ -304,10 +307,10 @@ def box_lengths(lengths: float | Sequence[float] | None, count: int) -> tuple[fl
         On this rank: a length is not positive and finite, or there are too many or too few.
     """
     try:
-        found = np.broadcast_to(np.asarray(tau if lengths is None else lengths, float), (count,))
-        good = bool(np.all(np.isfinite(found) & (found > 0)))
+        box = np.broadcast_to(np.asarray(tau if lengths is None else lengths, float), (count,))
+        good = bool(np.all(np.isfinite(box) & (box > 0)))
     except (TypeError, ValueError):
         good = False
     if not good:
         raise InputError(f"expected a positive length, or one for each of {count} axes, received {lengths!r:.80}")
-    return tuple(found.tolist())
+    return tuple(box.tolist())

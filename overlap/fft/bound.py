@@ -60,11 +60,11 @@ class BoundArrays:
 
     def keep(self, arrays: tuple[Any, ...], out: Any, prepared: BoundCall, made: tuple[Any, ...] = ()) -> None:
         """Keep a call that was prepared from `unowned` views of these arguments, which fit."""
-        given = _given(arrays, out)
+        listed = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        places = [(array.distribution, array.comm) for array in given if isinstance(array, DistArray)]
-        self._calls[type(out), *map(_name, given), *map(address_of, made)] = prepared, places
+        places = [(array.distribution, array.comm) for array in listed if isinstance(array, DistArray)]
+        self._calls[type(out), *map(_name, listed), *map(address_of, made)] = prepared, places
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
         """Return whether a result for these arrays was at the same address before, so that preparing the call pays."""

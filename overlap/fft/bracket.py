@@ -136,9 +136,9 @@ class Bracket(Plan):
             coordinator = self.runtime.coordinator
             members = coordinator.ranks_of(self.comm)
             # Other ranks of the runtime may work on other shapes.
-            everyone = coordinator.allgather((members, sizes, arrays))
-            same = [others for theirs, *others in everyone if theirs == members]
-            kinds = [(len(theirs or ()), *others) for theirs, *others in everyone]
+            all_ranks = coordinator.allgather((members, sizes, arrays))
+            same = [rest for its_members, *rest in all_ranks if its_members == members]
+            kinds = [(len(its_members or ()), *rest) for its_members, *rest in all_ranks]
             alike = kinds == kinds[:1] * len(kinds)
             if tuning is None and not alike:
                 path = None
@@ -398,7 +398,7 @@ def _transform(plan: Bracket) -> BracketTransform:
             (effort,),
             lambda: PlaneBrackets(plan._stages, plan._spacing, plan.points, effort or "estimate", plan.runtime.workers),
         ),
-        lambda one: plan._choose("bracket", one),
+        lambda transform: plan._choose("bracket", transform),
     )
 
 

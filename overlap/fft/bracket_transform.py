@@ -43,14 +43,14 @@ def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage,
     -------
     (Stage, Stage)
     """
-    there, made = AxisSwap(KY, PLANES), []
+    to_planes, made_stages = AxisSwap(KY, PLANES), []
     wire = WireFormat(source.dtype, exchange if source.layout.grid[0] > 1 else None)
     early = not wire.rounds
-    steps, _ = stages([(), there, (), there.reversed(), ()], (0,))
+    steps, _ = stages([(), to_planes, (), to_planes.reversed(), ()], (0,))
     for step, place in zip(steps, (Place(1, early, natural=False), Place(0, early, natural=True))):
-        made.append(Stage(step, place, {}, source, Direction(True, None, by_index=True), wire))
-        source = replace(source, layout=made[-1].layout, contiguous=False)
-    return tuple(made)
+        made_stages.append(Stage(step, place, {}, source, Direction(True, None, by_index=True), wire))
+        source = replace(source, layout=made_stages[-1].layout, contiguous=False)
+    return tuple(made_stages)
 
 
 def buffers(stages: Sequence[Stage]) -> Buffers:
@@ -66,8 +66,8 @@ def nbytes_of_buffers(stages: Sequence[Stage]) -> int:
 def _lengths(stages: Sequence[Stage]) -> tuple[int, int]:
     """Return the lengths of the send buffer, shared by both exchanges, and of the receive buffer, for both; data that
     are sent from or received in the user's arrays do not count."""
-    there, back = (stage.message(ONE) for stage in stages)
-    return max(there.send_size, back.send_size), there.receive_size + back.receive_size
+    forth, back = (stage.message(ONE) for stage in stages)
+    return max(forth.send_size, back.send_size), forth.receive_size + back.receive_size
 
 
 class BracketTransform(Transform):
@@ -119,8 +119,8 @@ class BracketTransform(Transform):
         return self._make(settings.effort)
 
     def nbytes_per_slice(self) -> int:
-        there, back = (stage.message(ONE) for stage in self._stages)
-        return (sum(there.counts_received) + sum(back.counts_sent)) * self.exchange_dtype.itemsize
+        forth, back = (stage.message(ONE) for stage in self._stages)
+        return (sum(forth.counts_received) + sum(back.counts_sent)) * self.exchange_dtype.itemsize
 
     def make_slots(self, depth: int, sizes: set[int]) -> list[Buffers]:
         self.nbytes_in_flight = depth * nbytes_of_buffers(self._stages)
@@ -169,13 +169,13 @@ class BracketTransform(Transform):
         self, kernels: PlaneBrackets, f: ArrayReference, out: ArrayReference, slot: Buffers
     ) -> Iterator[Any]:
         wire = self._stages[0].wire
-        there, back = kernels.messages
+        forth, back = kernels.messages
         if wire.rounds:
             yield kernels.pack(slot, f)
             yield from checked(wire)
         if self._comm.size > 1:
             yield Exchange(
-                self._comm, there, ArrayReference(slot.send) if wire.rounds else f, ArrayReference(slot.receive)
+                self._comm, forth, ArrayReference(slot.send) if wire.rounds else f, ArrayReference(slot.receive)
             )
         yield kernels.apply(slot, f, out, ArrayReference(self.gradient))
         yield from checked(wire)

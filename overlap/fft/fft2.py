@@ -97,10 +97,10 @@ class FFT2(FourierPlan):
     def _route(self, forward: bool) -> list[Any]:
         if self.comm.size == 1:
             return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
-        there, again = AxisSwap(Y, X), AxisSwap(X, Y)
+        forth, back = AxisSwap(Y, X), AxisSwap(X, Y)
         if self._layout.restore:
-            return [(X,), there, (Y,), again, ()] if forward else [(), there, (Y,), again, (X,)]
-        return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]
+            return [(X,), forth, (Y,), back, ()] if forward else [(), forth, (Y,), back, (X,)]
+        return [(X,), forth, (Y,)] if forward else [(Y,), back, (X,)]
 
     def _by_plane(self, planes: int) -> bool:
         """Return whether messages contain whole planes: enough to hide one behind others, or small ones."""

@@ -204,25 +204,27 @@ class FFTN(FourierPlan):
         return self.grid
 
     def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        found = list(lengths)
+        points = list(lengths)
         for axis, length in zip(self._wanted or (), self._lengths_wanted or ()):
-            found[axis] = length
-        return tuple(found)
+            points[axis] = length
+        return tuple(points)
 
     def _even_grid(self, split: tuple[int, ...]) -> tuple[int, ...]:
         return (self.comm.size,) if len(split) == 1 else _squarest(self.comm.size)
 
     def _lines(self, fine: Sequence[int]) -> dict[int, Axis]:
         wanted, ortho = self._wanted or (), self._norm == "ortho"
-        found: dict[int, Axis] = {}
+        lines: dict[int, Axis] = {}
         for axis in sorted(wanted):
             at = self._at[axis]
             if axis in self._factors:
-                found |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
+                lines |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
             else:
-                given = self._shape[axis] if self._lengths_wanted else None
-                found[at] = Axis(self._points[axis], fine[axis], self._kinds[axis], orthogonal=ortho, given=given)
-        return found
+                array_points = self._shape[axis] if self._lengths_wanted else None
+                lines[at] = Axis(
+                    self._points[axis], fine[axis], self._kinds[axis], orthogonal=ortho, given=array_points
+                )
+        return lines
 
     def _place(self) -> None:
         splits: list[int | None] = [None] * (len(self._cut) + 1)
@@ -253,11 +255,11 @@ class FFTN(FourierPlan):
         )
 
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
-        found = [(at, 1) for at in self._at]
+        axes = [(at, 1) for at in self._at]
         for axis, (first, last) in self._factors.items():
             at = self._at[axis]
-            found[axis] = (at + 1, first) if spectral and not self._transposed else (at, last)
-        return found
+            axes[axis] = (at + 1, first) if spectral and not self._transposed else (at, last)
+        return axes
 
     def _turned(self) -> int | None:
         return None if self._transposed else next((self._at[axis] for axis in self._factors), None)
@@ -281,15 +283,15 @@ class FFTN(FourierPlan):
             For each of `axes`, in the order given, an array of a shape that broadcasts to the local spectrum.
         """
         self._check_in_use()
-        found, lines = [], self._lines(self._fine)
+        numbers, lines = [], self._lines(self._fine)
         for axis in self._wanted or ():
             modes = mode_numbers(lines[self._at[axis]].kind, self._points[axis])
             if axis in self._factors and self._transposed:
                 modes = modes.reshape(self._factors[axis][::-1]).T.reshape(-1)
             shape = [1] * len(self._points)
             shape[axis] = -1
-            found.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
-        return tuple(found)
+            numbers.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
+        return tuple(numbers)
 
     def _operators_problem(self) -> str | None:
         if self._factors:
@@ -341,10 +343,10 @@ class FFTN(FourierPlan):
         return self._act(function, (inputs, outputs, 0), dealias, problem=problem)
 
     def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
-        there = [*self._points]
+        array_points = [*self._points]
         for axis in self._transformed_axes():
-            there[axis] = fine[axis]
-        return super()._pointwise(function, tuple(there))
+            array_points[axis] = fine[axis]
+        return super()._pointwise(function, tuple(array_points))
 
 
 def _places(axes: Any, count: int) -> tuple[int, ...] | None:
@@ -369,7 +371,7 @@ def staying_split(lengths: Sequence[int], wanted: Any, split: Sequence[int], gri
 
 
 def _route(
-    wanted: Sequence[int], apart: Sequence[int], here: Layout, restore: bool, transposed: bool
+    wanted: Sequence[int], apart: Sequence[int], begin_layout: Layout, restore: bool, transposed: bool
 ) -> tuple[Route, Layout]:
     """Return the forward route, in the form of `arrays.stages`, and the layout at its end.
 
@@ -377,25 +379,27 @@ def _route(
     an exchange, by which the axis that was transformed before is split instead.
     """
     axes = wanted[::-1]
-    split = [axis for axis in axes if here.splits[axis] is not None] if prod(here.grid) > 1 else []
+    split = [axis for axis in axes if begin_layout.splits[axis] is not None] if prod(begin_layout.grid) > 1 else []
     route: Route = [tuple(axis for axis in axes if axis not in split)]
     taken = {axis + i for axis in apart for i in (0, 1)}
-    free = [axis for axis in range(1, len(here.splits)) if here.splits[axis] is None and axis not in taken]
+    free = [
+        axis for axis in range(1, len(begin_layout.splits)) if begin_layout.splits[axis] is None and axis not in taken
+    ]
     aligned = route[0][0] if route[0] else (free[0] if free else 0)
-    there, begin = here, 1 + (4 if transposed else 6) * len(apart)
+    layout, begin = begin_layout, 1 + (4 if transposed else 6) * len(apart)
     for axis in apart[::-1]:
         over = AxisSwap(axis, axis + 1)
         route += [over, (axis,), TwiddledTranspose(axis + 1, axis), (axis + 1,)]
         if not transposed:
             route += [over, ()]
-            there = there.transposed(over)
+            layout = layout.transposed(over)
     for axis in split:
         over = AxisSwap(axis, aligned)
-        there = there.transposed(over)
+        layout = layout.transposed(over)
         route += [over, (axis,)]
         aligned = axis
     if restore:
         for over in route[begin::2][::-1]:
-            there = there.transposed(over.reversed())
+            layout = layout.transposed(over.reversed())
             route += [over.reversed(), ()]
-    return route, there
+    return route, layout

@@ -148,11 +148,11 @@ class FieldPointwise(Fields):
     def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         own, batch = self._function.inputs, len(outputs[0].array)
         sides, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
-        given, shared = (
+        function_inputs, shared = (
             self._located([ArrayReference(array) for array in arrays]) for arrays in (self._given, self._shared)
         )
         first_made = len(inputs) + len(outputs)
-        made = self._located(
+        function_outputs = self._located(
             [ArrayReference(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
         )
         entries = [slice(number, number + 1) for number in range(batch)]
@@ -162,8 +162,8 @@ class FieldPointwise(Fields):
 
         on_the_way = {
             "share": [self._back.arrays(sides[own:], shared)],
-            "back": [self._back.arrays(of_entry(sides[:own], entry), given) for entry in entries],
-            "forth": [self._forth.arrays(made, of_entry(results, entry)) for entry in entries],
+            "back": [self._back.arrays(of_entry(sides[:own], entry), function_inputs) for entry in entries],
+            "forth": [self._forth.arrays(function_outputs, of_entry(results, entry)) for entry in entries],
         }
         for number, step in enumerate(self._parts):
             yield self._steps(step, self._slot_of(number), on_the_way)

@@ -224,15 +224,15 @@ class FourierPlan(Plan):
         InputError
             The shares do not fit; the same on all ranks.
         """
-        found: dict[tuple[int, int], tuple[int, ...]] = {}
+        common_shares: dict[tuple[int, int], tuple[int, ...]] = {}
         for side, layout, spec in zip(SIDES, (self._here, self._there), self._specs(batch)):
             axes = [(0, 1)] * len(batch) + self._split_axes(spec.spectral)
             dimensions = [layout.splits[axis] for axis, _ in axes]
             parts = [1 if dimension is None else self._grid[dimension] for dimension in dimensions]
-            given, problem = checked_shares(self._layout.shares_of.get(side), spec.global_shape, parts)
+            side_shares, problem = checked_shares(self._layout.shares_of.get(side), spec.global_shape, parts)
             if problem is not None:
                 raise InputError(f"{side} arrays of global shape {spec.global_shape}: {problem}")
-            for axis, counts in given.items():
+            for axis, counts in side_shares.items():
                 (within, each), dimension = axes[axis], dimensions[axis]
                 if any(count % each for count in counts):
                     raise InputError(
@@ -240,12 +240,14 @@ class FourierPlan(Plan):
                         f"transformed, received {counts}"
                     )
                 shares = tuple(count // each for count in counts)
-                if dimension is not None and found.setdefault((within, dimension), shares) != shares:
+                if dimension is not None and common_shares.setdefault((within, dimension), shares) != shares:
                     raise InputError(
                         f"expected the same shares of axis {axis} in both spaces, which are split alike, received "
                         f"{counts} and others"
                     )
-        self._here, self._there = (replace(layout, shares=tuple(found.items())) for layout in (self._here, self._there))
+        self._here, self._there = (
+            replace(layout, shares=tuple(common_shares.items())) for layout in (self._here, self._there)
+        )
         self.real, self.spectrum = self._specs(batch)
 
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
@@ -302,11 +304,11 @@ class FourierPlan(Plan):
         )
 
     def _scale(self, forward: bool, fine: Sequence[int]) -> float:
-        own, there = (
+        own, fine_points = (
             float(np.prod([period_of(line.kind, line.fine) for line in self._lines(points).values()], dtype=object))
             for points in (self._all_points, fine)
         )
-        return own**-self._power * own / there if forward else own ** (self._power - 1.0)
+        return own**-self._power * own / fine_points if forward else own ** (self._power - 1.0)
 
     def _staged_of(
         self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
@@ -417,13 +419,13 @@ class FourierPlan(Plan):
         """
         self._check_in_use()
         modes = [mode_numbers(kind, n) for kind, n in zip(self._kinds, self._points)]
-        found = []
+        numbers = []
         for number, mode in enumerate(modes):
             place = (number - self._transposed) % len(modes) - len(modes)
             shape = [1] * len(modes)
             shape[place] = -1
-            found.append(mode[self.spectrum.local_slice[place]].reshape(shape))
-        return tuple(found)
+            numbers.append(mode[self.spectrum.local_slice[place]].reshape(shape))
+        return tuple(numbers)
 
     def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "3/2") -> SpectralOperators:
         """Make derivatives, energies and products of fields of the plan's spectrum in a box (collective).
@@ -523,8 +525,8 @@ T = TypeVar("T")
 
 def _spread(values: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
     """Return values for all axes: `values` for the axes in `places`, those of `others` for the rest."""
-    found = dict(zip(places, values))
-    return tuple(found.get(place, other) for place, other in enumerate(others))
+    placed = dict(zip(places, values))
+    return tuple(placed.get(place, other) for place, other in enumerate(others))
 
 
 def mode_numbers(kind: str, points: int) -> np.ndarray:

@@ -179,8 +179,8 @@ def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return any(
-        is_async(one)
-        for one in (function, getattr(function, "__call__", None))  # noqa: B004 (the method is looked at)
+        is_async(called)
+        for called in (function, getattr(function, "__call__", None))  # noqa: B004 (the method is looked at)
         for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     )
 

@@ -200,12 +200,12 @@ def request_of(
             raise InputError(f"expected split to be None or {where.axes[0]}, as of x, received split={split}")
         (held,) = where.axes
     elif ranks > 1 and not kind.forward and split is None and dimensions > 1:
-        given = usual if in_order else chosen[-1]
+        result_split = usual if in_order else chosen[-1]
         raise InputError(
             "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
             "array"
-            + f": what {kind.name.removeprefix('i')} gives is split along axis {given} of {dimensions}, split={given}"
-            * (count > 1)
+            + f": the result of {kind.name.removeprefix('i')} is split along axis {result_split} of {dimensions}, "
+            f"split={result_split}" * (count > 1)
         )
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, Integral)):
         raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")

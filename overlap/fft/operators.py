@@ -140,9 +140,9 @@ class SpectralOperators:
         DistArray
         """
         axes = range(-len(self.lengths), 0)
-        first, *others = (self.derivative(part, axis) for part, axis in zip(self._vector(vector), axes))
-        for other in others:
-            first += other
+        first, *terms = (self.derivative(part, axis) for part, axis in zip(self._vector(vector), axes))
+        for term in terms:
+            first += term
         return first
 
     def curl(self, vector: Sequence[DistArray]) -> Any:
@@ -212,8 +212,8 @@ class SpectralOperators:
         """
         if self._multiplied is None:
             self._multiplied = self._plan.pointwise(_product, inputs=2, dealias=self._dealias)
-        found: DistArray = self._multiplied(one, other)
-        return found
+        result: DistArray = self._multiplied(one, other)
+        return result
 
     def energy(self, *fields: DistArray) -> Any:
         """Compute half the mean square in real space of some fields, by Parseval's theorem (collective).
@@ -262,8 +262,8 @@ class SpectralOperators:
         shells = np.rint(np.sqrt(square) / smallest).astype(np.intp)
         energies = energies.reshape(-1, *square.shape).sum(axis=0)
         count = self._shells(smallest)
-        found = self._summed(np.bincount(shells.reshape(-1), energies.reshape(-1), count))
-        return smallest * np.arange(count), found
+        sums = self._summed(np.bincount(shells.reshape(-1), energies.reshape(-1), count))
+        return smallest * np.arange(count), sums
 
     # ---- internals --------------------------------------------------------------------
 
@@ -306,12 +306,12 @@ class SpectralOperators:
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
             self._plan.runtime.preflight(fields=len(fields))
-            found = np.zeros(spectrum.shape)
+            energies = np.zeros(spectrum.shape)
             for field in fields:
                 values = np.asarray(field)
-                found += np.square(values.real, dtype=float) + np.square(values.imag, dtype=float)
-        found *= 0.5 * self._counts * self._mean_square
-        return np.broadcast_to(self._square, spectrum.shape[-len(self.lengths) :]), found
+                energies += np.square(values.real, dtype=float) + np.square(values.imag, dtype=float)
+        energies *= 0.5 * self._counts * self._mean_square
+        return np.broadcast_to(self._square, spectrum.shape[-len(self.lengths) :]), energies
 
     def _shells(self, smallest: float) -> int:
         largest = sum((tau / length * (n // 2)) ** 2 for n, length in zip(self._points, self.lengths)) ** 0.5
@@ -320,8 +320,8 @@ class SpectralOperators:
     def _summed(self, local: Any) -> np.ndarray:
         """Add up arrays of all ranks, in the order of the ranks."""
         parts: list[Any] = self._plan.runtime.coordinator.allgather(np.asarray(local))
-        found: np.ndarray = np.sum(parts, axis=0)
-        return found
+        total: np.ndarray = np.sum(parts, axis=0)
+        return total
 
 
 def counts_of_half(modes: np.ndarray, points: int) -> np.ndarray:

@@ -174,20 +174,20 @@ class Plan(OnRuntime):
                 ),
                 sides=sides,
             )
-            found = self._balanced()
+            balance = self._balanced()
             specs: Any = (self.real, self.spectrum)
             moved = tuple(
-                array.redistribute(specs[side]) if found.changed else array for array, side in zip(arrays, sides)
+                array.redistribute(specs[side]) if balance.changed else array for array, side in zip(arrays, sides)
             )
-            return replace(found, arrays=moved)
+            return replace(balance, arrays=moved)
 
     def _balanced(self) -> Balance:
         """Measure the speeds of all ranks, and use them as weights if that pays (collective)."""
         self._before_tuning_or_balancing()
         alive = self._alive()
-        everyone = self.runtime.coordinator.allgather((computing_s(alive), self._share()))
+        answers = self.runtime.coordinator.allgather((computing_s(alive), self._share()))
         members: Any = self.runtime.coordinator.ranks_of(self.comm)
-        times_s, shares = zip(*(everyone[rank] for rank in members))
+        times_s, shares = zip(*(answers[rank] for rank in members))
         speeds, pays = speeds_of(times_s, shares)
         pays = self.comm.size > 1 and pays
         if not self.runtime.coordinator.maximum(int(pays)):
@@ -214,11 +214,11 @@ class Plan(OnRuntime):
 
     def _kernel(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return the kernels for a key; make them if no transform has them."""
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             with self._tuning.planning():
-                found = self._kernels[key] = make()
-        return found
+                kernel = self._kernels[key] = make()
+        return kernel
 
     def _share(self) -> float:
         """Return this rank's share of the computing."""
@@ -228,8 +228,8 @@ class Plan(OnRuntime):
     def _alive(self) -> list[Transform]:
         """Return the transforms that no rank has dropped, in the order in which they were made (collective)."""
         held = dict(self._transforms)
-        here = np.array([number in held for number in range(self._made)])
-        everywhere = np.all(self.runtime.coordinator.allgather(here), axis=0)
+        held_here = np.array([number in held for number in range(self._made)])
+        everywhere = np.all(self.runtime.coordinator.allgather(held_here), axis=0)
         return [held[number] for number, all_hold in enumerate(everywhere) if all_hold]
 
     def _options(
@@ -240,14 +240,14 @@ class Plan(OnRuntime):
     ) -> tuple[ArrayLayout, Settings, Any, str | None]:
         """Return the layout with checked weights, the settings, the tuning file's name, and a problem or None."""
         arrays, problem = record(ArrayLayout, layout, "layout")
-        requested, other = record(Settings, settings, "settings")
+        requested, settings_problem = record(Settings, settings, "settings")
         uneven, wrong = None, shares_problem(arrays)
         if wrong:
             arrays = replace(arrays, shares=None)
         if not _measured(arrays):
             weights, uneven = checked(arrays.weights, self.comm.size)
             arrays = replace(arrays, weights=weights)
-        return arrays, requested, path_of(tuning), problem or uneven or wrong or other
+        return arrays, requested, path_of(tuning), problem or uneven or wrong or settings_problem
 
     def _look_up(self, path: str | None, arrays: ArrayLayout, dtype: DTypeLike, /, **what: Any) -> dict[str, Any]:
         """Read the tuning file and weights; return the description of the plan, in values for a file (collective).
@@ -264,22 +264,22 @@ class Plan(OnRuntime):
             **what,
         }
         self._tuning = Tuning(self.runtime, plan, dtype, path or None)
-        given: Any = arrays.weights
-        self._weights = self._tuning.weights if measured else given
+        requested: Any = arrays.weights
+        self._weights = self._tuning.weights if measured else requested
         self._measures = measured and self._weights is None
         return plan
 
     @contextmanager
     def _adding(self, what: str) -> Iterator[None]:
         """Return a ``with`` block that adds a transform: if it fails on one rank, no rank keeps the transform."""
-        made = self._made
+        made_before = self._made
 
         def undo() -> None:
-            for number in range(made, self._made):
+            for number in range(made_before, self._made):
                 transform = self._transforms.pop(number, None)
                 if transform is not None:
                     transform.release()
-            self._made = made  # the numbers stay equal on all ranks
+            self._made = made_before  # the numbers stay equal on all ranks
 
         with self.runtime.collective_section(what, undo):
             yield
@@ -294,10 +294,10 @@ class Plan(OnRuntime):
 
     def _choose(self, name: str, transform: Transform) -> None:
         """Choose a transform's settings, those of the tuning file if it has an entry (collective)."""
-        found = self._tuning.settings(name)
-        if found is not None:
-            transform.tuned = found[1]
-            use_settings(transform, self._requested, found[0])
+        known = self._tuning.settings(name)
+        if known is not None:
+            transform.tuned = known[1]
+            use_settings(transform, self._requested, known[0])
         else:
             choose(transform, self._requested, self._memory)
 

@@ -43,9 +43,9 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     try:
         call = inspect.signature(method).bind(*args, **kwargs)
         call.apply_defaults()
-        given = call.arguments
-        x, s, axes = given["x"], given["s"], given["axes"]
-        if type(x) is not np.ndarray or x.dtype not in DTYPES or x.size < LEAST_POINTS or given["plan"] is not None:
+        named = call.arguments
+        x, s, axes = named["x"], named["s"], named["axes"]
+        if type(x) is not np.ndarray or x.dtype not in DTYPES or x.size < LEAST_POINTS or named["plan"] is not None:
             return NotImplemented
         if axes is None and s is not None:
             axes = range(-len(s), 0)
@@ -54,7 +54,7 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
             return NotImplemented
         transform = getattr(functional, method.__name__)
         return np.asarray(
-            transform(x, MPI.COMM_SELF, s=s, axes=axes, norm=given["norm"], workers=_workers(given["workers"]))
+            transform(x, MPI.COMM_SELF, s=s, axes=axes, norm=named["norm"], workers=_workers(named["workers"]))
         )
     except (
         OverlapError,

@@ -102,8 +102,8 @@ class TimeStepper:
             self._double = False
             for factors in self._factors:
                 factors.in_single_precision()
-        found = getattr(self, f"_{self.scheme}")(t, fields)
-        return tuple(found) if self._several else found[0]
+        stepped = getattr(self, f"_{self.scheme}")(t, fields)
+        return tuple(stepped) if self._several else stepped[0]
 
     def run(self, state: Any, steps: int, t: float = 0.0, each: Callable[[float, Any], object] | None = None) -> Any:
         """Advance by several steps (collective, if `nonlinear` is).
@@ -222,10 +222,10 @@ class _EtdFactors(_Exponentials):
             sums[1] += (-4 - r + e * (4 - 3 * r + r**2)) / r**3
             sums[2] += 2 * (2 + r + e * (r - 2)) / r**3
             sums[3] += (-4 - 3 * r - r**2 + e * (4 - r)) / r**3
-        found = [dt / CONTOUR_POINTS * one for one in sums]
+        factors = [dt / CONTOUR_POINTS * one for one in sums]
         if linear.dtype.kind != "c":
-            found = [one.real for one in found]
-        self.q, self.first, self.middle, self.last = found
+            factors = [one.real for one in factors]
+        self.q, self.first, self.middle, self.last = factors
 
 
 _FACTORS: dict[str, Callable[[np.ndarray, float], Any]] = {

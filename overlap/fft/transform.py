@@ -118,7 +118,7 @@ class Transform(Uncopied):
 
     def __repr__(self) -> str:
         sides = (
-            ", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some) for some in (self.inputs, self.outputs)
+            ", ".join(f"{spec.global_shape} {spec.dtype}" for spec in specs) for specs in (self.inputs, self.outputs)
         )
         return f"<{self.name}: {' to '.join(sides)}{', closed' if self._released else ''}>"
 
@@ -411,10 +411,10 @@ class Transform(Uncopied):
 
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.check_in_use()
-        made = self._made_results() if out is None else ()
-        results = made or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
+        made_arrays = self._made_results() if out is None else ()
+        results = made_arrays or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
         returned = out if out is not None else results if len(results) > 1 else results[0]
-        bound = self._bound.prepared(arrays, out, made)
+        bound = self._bound.prepared(arrays, out, made_arrays)
         if bound is not None:
             self._run(what, bound)
             return returned
@@ -422,7 +422,7 @@ class Transform(Uncopied):
         # compared. An exception that a signal handler raises between two of them is held back, and reported with the
         # next header. A prepared call is a single action.
         with held_signals():
-            self._call_anew(what, arrays, out, made, results)
+            self._call_anew(what, arrays, out, made_arrays, results)
         return returned
 
     def _call_anew(
@@ -518,8 +518,8 @@ class Transform(Uncopied):
         """Return what is wrong with the arguments, or None."""
         if len(arrays) != len(self.inputs):
             return f"expected {len(self.inputs)} input array(s), received {len(arrays)}"
-        for spec, given in zip(self.inputs, arrays):
-            if problem := spec.problem(given, "an input"):
+        for spec, argument in zip(self.inputs, arrays):
+            if problem := spec.problem(argument, "an input"):
                 return problem
         if out is None:
             return None
@@ -528,17 +528,17 @@ class Transform(Uncopied):
                 f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
                 f"received {type(out).__name__} of {len(results)}"
             )
-        for position, (spec, given) in enumerate(zip(self.outputs, results)):
-            if problem := spec.target_problem(given, "out"):
+        for position, (spec, argument) in enumerate(zip(self.outputs, results)):
+            if problem := spec.target_problem(argument, "out"):
                 return problem
-            if any(np.may_share_memory(given, other) for other in (*arrays, *results[:position])):
+            if any(np.may_share_memory(argument, reference) for reference in (*arrays, *results[:position])):
                 return "expected out to share no memory with an input or another output, received arrays that do"
         return None
 
 
 def natural_parts(located: Sequence[ArrayReference], specs: Sequence[ArraySpec]) -> list[ArrayReference]:
     """Return located arrays with the order of axes of the transforms."""
-    return [one.part(spec.as_transformed(one.array)) for one, spec in zip(located, specs)]
+    return [reference.part(spec.as_transformed(reference.array)) for reference, spec in zip(located, specs)]
 
 
 def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:

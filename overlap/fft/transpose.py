@@ -103,8 +103,8 @@ class Transpose(OnRuntime):
             lengths, places, said = integers(shape) or (), [], {}
             if problem is None:
                 try:
-                    for name, given in (("source", source), ("target", target)):
-                        where, said[name] = _place(self.comm, lengths, name, given)
+                    for name, split in (("source", source), ("target", target)):
+                        where, said[name] = _place(self.comm, lengths, name, split)
                         places.append(where)
                 except InputError as error:
                     problem = str(error)
@@ -118,16 +118,16 @@ class Transpose(OnRuntime):
                 **said,
                 **asdict(requested),
             )
-            here, there = places
+            before, after = places
             self.dtype, self.exchange = np.dtype(dtype), exchange if self.comm.size > 1 else None
             count = len(lengths)
             self.source, self.target = (
-                ArraySpec(self.comm, (), lengths, {axis - count: one.local_slice[axis] for axis in one.axes}, dtype)
-                for one in places
+                ArraySpec(self.comm, (), lengths, {axis - count: place.local_slice[axis] for axis in place.axes}, dtype)
+                for place in places
             )
-            self._batch = lengths[: min((axis for one in places for axis in one.axes), default=count - 1)]
+            self._batch = lengths[: min((axis for place in places for axis in place.axes), default=count - 1)]
             first, run = len(self._batch), self._batch[-1] if self._batch else 1
-            parts = here.local_slice[first:], there.local_slice[first:]
+            parts = before.local_slice[first:], after.local_slice[first:]
             crossing = Crossing.between(self.runtime.coordinator.allgather(parts), self.comm.rank)
             self._ways = crossing, crossing.reversed()
             # Entries of a message are consecutive along the last axis of the batch.
@@ -165,7 +165,7 @@ class Transpose(OnRuntime):
             raise InputError(problem)
         kind, room = dtype_sent(self.dtype, self.exchange), self._chunk if entries is None else entries
         pairs = [way.buffers(kind, room) for way in self._ways]
-        send, receive = (max(some, key=len) for some in zip(*pairs))
+        send, receive = (max(lengths, key=len) for lengths in zip(*pairs))
         return send, receive
 
     def describe(self) -> str:
@@ -274,7 +274,7 @@ class TransposeDirection(Uncopied):
             if problem is None and np.may_share_memory(array, out):
                 problem = "expected out to share no memory with an input, received arrays that do"
         arrays = () if problem else map(np.asarray, (array, result))
-        views = [one if self._plan._batch else one[None] for one in arrays]
+        views = [given_array if self._plan._batch else given_array[None] for given_array in arrays]
         self._pipeline(self._plan._keys, *views, problem=problem)
         return result
 
@@ -388,21 +388,21 @@ class TransposeDirection(Uncopied):
         needed, kind = self._crossing.sizes, dtype_sent(self._plan.dtype, self._plan.exchange)
         if not (
             isinstance(slot, tuple)
-            and [getattr(one, "dtype", None) for one in slot] == [kind, kind]
-            and all(one.ndim == 1 and len(one) >= entries * size for one, size in zip(slot, needed))
+            and [getattr(buffer, "dtype", None) for buffer in slot] == [kind, kind]
+            and all(buffer.ndim == 1 and len(buffer) >= entries * size for buffer, size in zip(slot, needed))
         ):
             raise InputError(f"expected a slot of Transpose.buffers({entries}), received {shown(slot)}")
 
 
-def _place(comm: Any, lengths: tuple[int, ...], name: str, given: Split) -> tuple[Distribution, dict[str, Any]]:
+def _place(comm: Any, lengths: tuple[int, ...], name: str, split: Split) -> tuple[Distribution, dict[str, Any]]:
     """Return the distribution of arrays of a shape, and the values of it that must be equal on all ranks."""
-    if not isinstance(given, Mapping):
-        given = {"axes": given}
-    if "axes" not in given or not set(given) <= {"axes", "grid", "weights", "shares"}:
-        raise InputError(f"{name}: expected a dict with axes, grid, weights or shares, received {shown(given)}")
+    if not isinstance(split, Mapping):
+        split = {"axes": split}
+    if "axes" not in split or not set(split) <= {"axes", "grid", "weights", "shares"}:
+        raise InputError(f"{name}: expected a dict with axes, grid, weights or shares, received {shown(split)}")
     whole = Distribution(lengths, (), tuple(slice(0, length) for length in lengths))
     try:
-        return split_as(comm, whole, **given)
+        return split_as(comm, whole, **split)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 

@@ -1,16 +1,17 @@
 """Dedalus on pipelines: transposes are hidden behind transforms and packing.
 
-Import it before anything is made of Dedalus, and change nothing else::
+Import this module before any object of Dedalus is made, and change nothing else::
 
     import overlap.compat.dedalus
     import dedalus.public as d3
 
-Fields that Dedalus takes from layout to layout go in one pipeline: all fields of a batch, component by component,
-through all transforms and exchanges up to the next layout in which an operator can be evaluated. Fourier series (real
-and complex) and Chebyshev polynomials are transformed by compiled programs; of other bases only the exchanges are
-pipelines, and the transforms are Dedalus' own.
+All fields of a batch that Dedalus moves between layouts go through one pipeline, component by component, with all
+transforms and exchanges up to the next layout in which an operator can be evaluated. Fourier series (real and complex)
+and Chebyshev polynomials are transformed by compiled programs; for other bases only the exchanges are pipelines, and
+the transforms are Dedalus' own.
 
-On one rank, or for fields that are on one rank, nothing is different. Distributors made while this is in use keep it.
+On one rank, or for fields that are on one rank, nothing changes. Distributors that are made while the hooks are in use
+keep them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Climbs: fields of one batch on their way through Dedalus' layouts, as one pipeline.
+"""Climbs: moves of a batch of fields through Dedalus' layouts, as one pipeline.
 
-Dedalus moves fields from layout to layout, and between two layouts asks whether an operator can be evaluated there.
-Here a move is noted first (`Climbs.move`) and made when somebody needs the data (`Climbs.flush`): moves that follow
-each other are one climb then, of all fields that were noted.
+Dedalus moves fields from layout to layout, and in each layout checks whether an operator can be evaluated. Here a move
+is first noted (`Climbs.move`), and made when the data are needed (`Climbs.flush`): consecutive moves of all noted
+fields are then one climb.
 
-A field's buffer holds its data in every layout. So the components of a field follow each other in an order in which a
-result overwrites nothing that is still to be read: from the last one where data grow, from the first one where they
-shrink. A result is stored after its own exchange, hence after all earlier components have been packed. Where a rank's
-data shrink while others' grow, it takes a copy.
+A field's buffer holds its data in every layout. So the components of a field are processed in an order in which no
+result overwrites data that are still to be read: from the last one if the data grow, from the first one if they shrink.
+A result is stored after its own exchange, hence after all earlier components have been packed. If a rank's data shrink
+while those of others grow, it uses a copy.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ DEPTH = 6  # slices in flight
 KEPT = 32  # climbs whose pipelines are kept
 
 Move = tuple[Any, int, int]
-"""A field, and the numbers of the layouts it comes from and goes to."""
+"""A field, and the numbers of its layouts before and after the move."""
 
 
 class Climb:
-    """The pipeline of one climb: fields of some kinds, from layout to layout.
+    """The pipeline of a climb, for fields of given kinds, from layout to layout.
 
     Parameters
     ----------
     runtime : Runtime
     parts : sequence of (Unit, int)
-        What every field's components go through, and how many there are.
+        For every field, the unit of its components, and their number.
     up : bool
-        Towards the grid.
+        The climb goes towards the grid.
     """
 
     def __init__(self, runtime: Any, parts: Sequence[tuple[Unit, int]], up: bool) -> None:
         self._parts, self._up = parts, up
-        # A copy of what would be overwritten too early.
+        # A copy of data that would be overwritten too early.
         grows = [unit.made_nbytes >= unit.given_nbytes for unit, _ in parts]
         self._copies = [
             None
@@ -96,7 +96,7 @@ class Climb:
             self._pipeline(self._keys, schedule, addresses)
 
     def _whole_call(self, schedule: Schedule, addresses: array[int]) -> Callable[[], None] | None:
-        """Return what makes a call in compiled code, where nothing is to be hidden."""
+        """Return a function that makes the call in compiled code, if nothing is to be hidden, or None."""
         if len(self._keys) > 1 and self._pipeline.wait != "off":
             return None
         key = addresses.tobytes()
@@ -117,7 +117,7 @@ class Climb:
                 self._schedules.clear()
                 self._calls.clear()
             slices = self._steps(stand_ins(buffers))
-            scratch = [address_of(one) for one in self._scratch]
+            scratch = [address_of(memory) for memory in self._scratch]
             schedule = self._schedules[kind] = Schedule(self._keys, slices, scratch)
         return schedule
 
@@ -130,7 +130,7 @@ class Climb:
 
 
 class Climbs:
-    """The climbs of a distributor's fields, and the moves that were noted and not made yet.
+    """The climbs of a distributor's fields, and the moves that are noted and not made yet.
 
     Parameters
     ----------
@@ -149,12 +149,12 @@ class Climbs:
 
     @property
     def pending(self) -> bool:
-        """Return whether moves were noted and not made yet."""
+        """Return whether moves are noted and not made yet."""
         return bool(self._noted)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Make moves one climb: those in a ``with`` block, which must not look at fields' data (collective)."""
+    def batched(self) -> Iterator[None]:
+        """Join the moves in a ``with`` block, which must not read fields' data, to one climb (collective)."""
         self.flush()
         outer, self._noting = self._noting, True
         try:
@@ -180,22 +180,22 @@ class Climbs:
             self.flush()
 
     def flush(self) -> None:
-        """Make the moves that were noted (collective)."""
+        """Make the noted moves (collective)."""
         moves = list(self._noted.values())
         self._noted.clear()
         for field, start, _ in moves:
             field.preset_layout(self._dist.layouts[start])
         for up in (True, False):
-            here = [move for move in moves if (move[2] > move[1]) == up]
-            whole = [move for move in here if self._unit(move) is not None]
+            same_way = [move for move in moves if (move[2] > move[1]) == up]
+            whole = [move for move in same_way if self._unit(move) is not None]
             if whole:
                 self._climb(whole, up)
-            others = [move for move in here if self._unit(move) is None]
-            if others:
-                self._step_by_step(others, up)
+            separate = [move for move in same_way if self._unit(move) is None]
+            if separate:
+                self._step_by_step(separate, up)
 
     def _step_by_step(self, moves: list[Move], up: bool) -> None:
-        """Move fields whose transforms are Dedalus' alone, path by path; exchanges of a path are a pipeline."""
+        """Move fields that only Dedalus can transform, path by path; the exchanges of a path are a pipeline."""
         low, high = min(min(move[1:]) for move in moves), max(max(move[1:]) for move in moves)
         for path in range(low, high)[:: 1 if up else -1]:
             fields = [field for field, *ends in moves if min(ends) <= path < max(ends)]
@@ -211,24 +211,25 @@ class Climbs:
         return Kind(field.domain, tuple(field.scales), field.dtype, start, stop)
 
     def _unit(self, move: Move) -> Unit | None:
-        """Return what a field's components go through; None: only Dedalus' own transforms can make the move."""
+        """Return the unit of a field's components; None if only Dedalus' own transforms can make the move."""
         kind = self._kind(move)
         if kind not in self._units:
-            found = None
+            unit = None
             if made_by(self._dist, kind, self._plans):
                 self._start(kind)
-                found = Unit(self._dist, kind, self._comms, self._plans)
-            self._units[kind] = found
+                unit = Unit(self._dist, kind, self._comms, self._plans)
+            self._units[kind] = unit
         return self._units[kind]
 
     def _start(self, kind: Kind) -> None:
-        """Have a runtime, and communicators for what exchanges (collective)."""
+        """Make the runtime and the communicators of the paths that exchange, if need be (collective)."""
         if self._runtime is None:
             self._runtime = RUNTIMES.of(self._dist.comm).runtime()
         for path in kind.paths:
             if path not in self._comms and exchanges(self._dist, kind, path):
                 comm = self._dist.paths[path].comm_sub
-                whole = MPI.Comm.Compare(comm, self._dist.comm) == MPI.CONGRUENT  # MPI has few communicators
+                # For all ranks the runtime's own communicator is used, because MPI has few.
+                whole = MPI.Comm.Compare(comm, self._dist.comm) == MPI.CONGRUENT
                 self._comms[path] = self._runtime.comm if whole else self._runtime.wrap(comm)
 
     def _climb(self, moves: list[Move], up: bool) -> None:
@@ -246,8 +247,8 @@ class Climbs:
 
 
 def climbs_of(dist: Any) -> Climbs:
-    """Return the climbs of a distributor, made now if there are none."""
-    found: Climbs | None = getattr(dist, "_climbs_with_overlap", None)
-    if found is None:
-        found = dist._climbs_with_overlap = Climbs(dist)
-    return found
+    """Return the climbs of a distributor; make them if there are none."""
+    climbs: Climbs | None = getattr(dist, "_climbs_with_overlap", None)
+    if climbs is None:
+        climbs = dist._climbs_with_overlap = Climbs(dist)
+    return climbs

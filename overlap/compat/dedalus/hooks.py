@@ -1,4 +1,4 @@
-"""What is put in the place of parts of Dedalus: paths between layouts, and who takes fields along several of them."""
+"""Replacements of parts of Dedalus: paths between layouts, and methods that move fields along several paths."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class TransposePath(_Path, distributor.Transpose):
     """Dedalus' `Transpose`."""
 
 
-def _together(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make one climb of the moves of a method of a field or an evaluator."""
+def _batched(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of a field or an evaluator, so that its moves are one climb."""
 
     @wraps(method)
     def climbing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self.dist.paths[0], _Path):  # made before
+        if not isinstance(self.dist.paths[0], _Path):  # a distributor made before `use`
             return method(self, *args, **kwargs)
-        with climbs_of(self.dist).together():
+        with climbs_of(self.dist).batched():
             return method(self, *args, **kwargs)
 
     return climbing
 
 
 def _attempt_tasks(attempt: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Have an evaluator attempt tasks where an operator can be evaluated; elsewhere fields climb on."""
+    """Wrap an evaluator's method, so that it attempts tasks only in layouts in which an operator can be evaluated."""
 
     @wraps(attempt)
     def attempting(tasks: list[Any], **kwargs: Any) -> list[Any]:
@@ -71,7 +71,7 @@ def _attempt_tasks(attempt: Callable[..., list[Any]]) -> Callable[..., list[Any]
 
 
 def _is_ready(operator: Any, number: Any) -> bool:
-    """Return whether a part of an operator can be evaluated in the fields' layouts, or was, in this evaluation."""
+    """Return whether a part of an operator can be, or in this evaluation has been, evaluated in the fields' layouts."""
     if not isinstance(operator, Future):
         return True
     if operator.store_last and number is not None and operator.last_id == number:
@@ -84,21 +84,21 @@ def _is_ready(operator: Any, number: Any) -> bool:
 
 _PATHS = {"Transform": TransformPath, "Transpose": TransposePath}
 _THEIRS = {name: getattr(distributor, name) for name in _PATHS}
-# These ask whose paths a distributor has: they stay.
+# These wrappers check the paths of a distributor, so they are never removed.
 for _owner, *_names in (
     (Field, "change_layout", "require_grid_space", "require_coeff_space"),
     (Evaluator, "evaluate_handlers", "require_grid_space", "require_coeff_space"),
 ):
     for _name in _names:
-        setattr(_owner, _name, _together(getattr(_owner, _name)))
+        setattr(_owner, _name, _batched(getattr(_owner, _name)))
 Evaluator.attempt_tasks = staticmethod(_attempt_tasks(Evaluator.attempt_tasks))
 
 
 def use() -> None:
-    """Let Dedalus move the fields of distributors made from now on in pipelines."""
+    """Use pipelines for the fields of distributors that are made from now on."""
     vars(distributor).update(_PATHS)
 
 
 def leave() -> None:
-    """Leave distributors made from now on to Dedalus alone."""
+    """Use Dedalus' own code for distributors that are made from now on."""
     vars(distributor).update(_THEIRS)

@@ -1,4 +1,4 @@
-"""What the transforms along an axis call: FFTW's plans for split complex data, and products with sparse matrices."""
+"""Kernels of the transforms along an axis: FFTW's plans for split complex data, products with sparse matrices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Dimension(ctypes.Structure):
 
 
 class SplitPlan:
-    """FFTW's plan between real lines and their modes, whose real and imaginary parts are neighbours along the axis.
+    """FFTW's plan between real lines and their modes, whose real and imaginary parts are adjacent along the axis.
 
     Attributes
     ----------
     address : int
-        Where function, plan, and bytes between the two parts stand, for `_backward` and `_forward`.
+        Address of the words for `_backward` and `_forward`: function, plan, and bytes between the two parts.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int, up: bool) -> None:
@@ -74,7 +74,7 @@ class SplitPlan:
 
 
 class MatrixTable:
-    """A sparse matrix by rows, as compiled code reads it, for so many lines side by side."""
+    """A sparse matrix by rows, for compiled code, and the number of adjacent lines to which it is applied."""
 
     def __init__(self, matrix: Any, lines: int) -> None:
         self._arrays = [np.ascontiguousarray(part, np.int64) for part in (matrix.indptr, matrix.indices)]
@@ -108,17 +108,17 @@ def _solve(table: int, source: int, target: int) -> None:
     x = carray(pointer(target), rows * lines, types.float64)
     for back in range(rows):
         row = rows - 1 - back
-        here = row * lines
+        row_start = row * lines
         diagonal = 1.0
         for place in range(starts[row], starts[row + 1]):
-            value, there = values[place], columns[place] * lines
-            if there == here:
+            value, column_start = values[place], columns[place] * lines
+            if column_start == row_start:
                 diagonal = 1.0 / value
             else:
                 for i in range(lines):
-                    x[here + i] -= value * x[there + i]
+                    x[row_start + i] -= value * x[column_start + i]
         for i in range(lines):
-            x[here + i] *= diagonal
+            x[row_start + i] *= diagonal
 
 
 def _apply(table: int, source: int, target: int) -> None:

@@ -1,9 +1,9 @@
 """Dedalus' transforms along one axis, written into programs that run without Python.
 
-Each kind takes lines of an array, which may lie in several pieces, to scratch memory, transforms them there, and
-stores them where they go. Formulas and normalisations are those of Dedalus' classes of transforms: of real and complex
-Fourier series, where modes beyond the coarser of grid and coefficients are zero, and of Chebyshev polynomials, with
-the conversion to ultraspherical ones as a sparse matrix.
+Each kind copies lines of an array, which may consist of several pieces, to scratch memory, transforms them there, and
+stores them. Formulas and normalisations are those of Dedalus' classes of transforms: of real and complex Fourier
+series, where modes beyond the coarser of grid and coefficients are zero, and of Chebyshev polynomials, with the
+conversion to ultraspherical ones as a sparse matrix.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ COMPLEX = np.dtype(complex)
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array that lies in pieces.
+    """An array that consists of pieces.
 
     Attributes
     ----------
     boxes : list of tuple of slice
-        The index ranges of each.
+        The index ranges of each piece.
     views : list of View
     """
 
@@ -44,11 +44,11 @@ class Pieces:
 
     @classmethod
     def whole(cls, view: View) -> Pieces:
-        """Return those of an array in one piece."""
+        """Return the pieces of an array that has only one."""
         return cls([tuple(slice(0, length) for length in view.shape)], [view])
 
     def along(self, axis: int, part: slice, by: int = 0) -> Pieces:
-        """Return a range of an axis that no piece divides; moving on by so many indices in a repetition."""
+        """Return a range of an axis that no piece divides, which moves on by `by` indices in a repetition."""
         where = (*(slice(None),) * axis, part)
         views = [view[where].stepping(axis, by) for view in self.views]
         count = part.stop - part.start
@@ -57,18 +57,25 @@ class Pieces:
     def move(
         self, program: CompiledProgram, to: Pieces, axis: int, part: slice, start: int, scale: float = 1.0
     ) -> None:
-        """Write the copy of a range of an axis, times a number, to where another range starts in other pieces."""
+        """Write the copy of a range of an axis, times a number, to the range of other pieces that begins at `start`."""
         by = start - part.start
         for box, view in zip(self.boxes, self.views):
-            for other, target in zip(to.boxes, to.views):
-                here, there = [], []
-                for place, (one, two) in enumerate(zip(box, other)):
-                    shift, first, last = (by, part.start, part.stop) if place == axis else (0, one.start, one.stop)
-                    low, high = max(one.start, first, two.start - shift), min(one.stop, last, two.stop - shift)
-                    here.append(slice(low - one.start, max(low, high) - one.start))
-                    there.append(slice(low + shift - two.start, max(low, high) + shift - two.start))
-                if all(one.stop > one.start for one in here):
-                    program.copy(target[tuple(there)], view[tuple(here)], scale)
+            for target_box, target in zip(to.boxes, to.views):
+                source_part, target_part = [], []
+                for place, (source_range, target_range) in enumerate(zip(box, target_box)):
+                    shift, first, last = (
+                        (by, part.start, part.stop) if place == axis else (0, source_range.start, source_range.stop)
+                    )
+                    low, high = (
+                        max(source_range.start, first, target_range.start - shift),
+                        min(source_range.stop, last, target_range.stop - shift),
+                    )
+                    source_part.append(slice(low - source_range.start, max(low, high) - source_range.start))
+                    target_part.append(
+                        slice(low + shift - target_range.start, max(low, high) + shift - target_range.start)
+                    )
+                if all(source_range.stop > source_range.start for source_range in source_part):
+                    program.copy(target[tuple(target_part)], view[tuple(source_part)], scale)
 
     def clear(self, program: CompiledProgram, axis: int, part: slice) -> None:
         """Write zeros to a range of an axis."""
@@ -79,20 +86,20 @@ class Pieces:
 
 
 class Room:
-    """Scratch memory of a program, handed out from its beginning."""
+    """Scratch memory of a program, allocated from its beginning."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
     def array(self, shape: Sequence[int], dtype: np.dtype) -> View:
-        """Hand out room for a contiguous array."""
+        """Allocate a contiguous array."""
         view = View.contiguous(SCRATCH, tuple(shape), dtype, self.nbytes // dtype.itemsize)
         self.nbytes += -(-view.size * dtype.itemsize // ALIGNMENT) * ALIGNMENT
         return view
 
 
 class Lines:
-    """Transforms along one axis, one direction.
+    """Transforms along one axis in one direction.
 
     Attributes
     ----------
@@ -109,11 +116,11 @@ class Lines:
 
 
 Plans = dict[Any, Any]
-"""FFTW's plans, and tables of compiled functions, by what they are of; their owner keeps them alive."""
+"""FFTW's plans and tables of compiled functions, by keys; their owner keeps them alive."""
 
 
 class RealFourier(Lines):
-    """Real Fourier series, whose coefficients stand as cos, -sin, cos, -sin, ...: FFTW reads them where they stand."""
+    """Real Fourier series, whose coefficients are stored as cos, -sin, cos, -sin, ...; FFTW reads them directly."""
 
     def __init__(self, plan: Any, up: bool, plans: Plans) -> None:
         self.points, self.modes, self.last, self.up, self.plans = plan.N, plan.M, plan.Kmax, up, plans
@@ -171,9 +178,9 @@ class ComplexFourier(Lines):
 
 
 class Chebyshev(Lines):
-    """Chebyshev series and ultraspherical ones, by cosine transforms; scales and signs go into the matrix.
+    """Chebyshev and ultraspherical series, by cosine transforms; scales and signs are part of the matrix.
 
-    Lines lie side by side in scratch memory, so that the matrix works on many at once.
+    Lines are side by side in scratch memory, so that the matrix is applied to many at once.
     """
 
     def __init__(self, plan: Any, up: bool, plans: Plans) -> None:
@@ -200,10 +207,12 @@ class Chebyshev(Lines):
 
     def write(self, program: CompiledProgram, source: Pieces, target: Pieces, axis: int, room: Room) -> None:
         shape, dtype = shape_of(source), source.views[0].dtype
-        others = [*shape[:axis], *shape[axis + 1 :]]
-        grid = room.array((self.points, *others), dtype)
+        other_lengths = [*shape[:axis], *shape[axis + 1 :]]
+        grid = room.array((self.points, *other_lengths), dtype)
         numbers = dtype.itemsize // REAL.itemsize  # of an element
-        real = View.contiguous(SCRATCH, (self.points, prod(others) * numbers), REAL, grid.offset // REAL.itemsize)
+        real = View.contiguous(
+            SCRATCH, (self.points, prod(other_lengths) * numbers), REAL, grid.offset // REAL.itemsize
+        )
         kind = REAL_KINDS["dct3" if self.up else "dct2"].number
         plan = line_plan(self.plans, real.shape, REAL, 0, not self.up, kind)
         key = "matrix", self.up, id(self.matrix), real.shape
@@ -220,20 +229,20 @@ class Chebyshev(Lines):
         else:
             source.move(program, lines, axis, slice(0, self.points), 0)
             program.transform(plan, real, real)
-            result = room.array((self.modes, *others), dtype)
+            result = room.array((self.modes, *other_lengths), dtype)
             program.call(APPLY.address, table.address, result, real)
             Pieces.whole(result.moved_axis(0, axis)).move(program, target, axis, slice(0, self.modes), 0)
 
 
 def lines_of(basis: Any, dist: Any, points: int, dtype: Any, up: bool, plans: Plans) -> Lines | None:
-    """Return what transforms as a basis does, on a grid of so many points; None: only Dedalus' own classes can.
+    """Return the transforms of a basis on a grid of `points` points; None if only Dedalus' own classes can transform.
 
     Parameters
     ----------
     basis, dist : Dedalus' basis and distributor
     points : int
     dtype : dtype
-        The field's.
+        Data type of the field.
     up : bool
         Towards the grid.
     plans : dict
@@ -254,8 +263,8 @@ def lines_of(basis: Any, dist: Any, points: int, dtype: Any, up: bool, plans: Pl
             plans[key] = Chebyshev(plan, up, plans)
         else:
             return None
-    found: Lines = plans[key]
-    return found
+    lines: Lines = plans[key]
+    return lines
 
 
 def shape_of(pieces: Pieces) -> list[int]:
@@ -276,5 +285,5 @@ def line_plan(
     if key not in plans:
         memory = empty(shape, dtype)
         plans[key] = LineTransform(memory, memory, axis, forward, EFFORT, real_kind=kind)
-    found: LineTransform = plans[key]
-    return found
+    plan: LineTransform = plans[key]
+    return plan

@@ -1,9 +1,9 @@
-"""What one component of a field goes through between two of Dedalus' layouts, on this rank.
+"""The work on one component of a field between two of Dedalus' layouts, on this rank.
 
-A `Unit` is one slice of a pipeline: programs, and exchanges between them. Before, between and after exchanges lie the
-transforms of axes that are whole on every rank. Each program goes block by block along an axis that it neither
-transforms nor divides, through scratch memory that stays in the cache, from the field or from what was received to what
-is sent or to the field.
+A `Unit` is one slice of a pipeline: programs, and exchanges between them. Before, between and after exchanges are the
+transforms of axes that are whole on every rank. Each program works block by block along an axis that it neither
+transforms nor divides, in scratch memory that stays in the cache; it reads the field or received data, and writes data
+to be sent or the field.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ...lowlevel.memory import address_of
 from .lines import Lines, Pieces, Plans, Room, lines_of, resized, shape_of
 
 BLOCK_NBYTES = 64 * 1024
-WIDTH = 8  # a block has a multiple of so many indices of the axis that it is cut along, if it has more
+WIDTH = 8  # a block with more indices of the axis along which it is cut has a multiple of this number
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a unit depends on.
+    """The parameters of a unit.
 
     Attributes
     ----------
@@ -50,16 +50,17 @@ class Kind:
 
     @property
     def paths(self) -> list[int]:
-        """Numbers of the paths between the layouts, in their order."""
+        """Return the numbers of the paths between the layouts, in order."""
         up = list(range(min(self.start, self.stop), max(self.start, self.stop)))
         return up if self.stop > self.start else up[::-1]
 
 
 class SlotMemory:
-    """The buffers of one slice in flight: what it sends, and what it receives in turns."""
+    """The buffers of one slice in flight: one to send, and two to receive in turns."""
 
     def __init__(self, nbytes: int) -> None:
-        # Each begins on a cache line of its own: Open MPI takes buffers at one address for an exchange in place.
+        # Each begins on a cache line of its own, because Open MPI takes buffers at the same address for an exchange in
+        # place.
         nbytes = -(-max(1, nbytes) // 64) * 64
         memory = np.zeros(3 * nbytes + 64, np.uint8)
         first = -address_of(memory) % 64
@@ -67,7 +68,7 @@ class SlotMemory:
 
 
 def exchanges(dist: Any, kind: Kind, path: int) -> bool:
-    """Return whether a path exchanges anything of a field: on all ranks alike."""
+    """Return whether a path exchanges anything of a field; the same on all ranks."""
     step = dist.paths[path]
     if not hasattr(step, "comm_sub"):
         return False
@@ -78,7 +79,7 @@ def exchanges(dist: Any, kind: Kind, path: int) -> bool:
 def _sizes(step: Any, kind: Kind) -> tuple[list[int], list[int]]:
     """Return chunks and global shape at a path's begin."""
     both = kind.domain.chunk_shape(step.layout0), step.layout0.global_shape(kind.domain, kind.scales)
-    chunk, shape = ([int(length) for length in one] for one in both)
+    chunk, shape = ([int(length) for length in lengths] for lengths in both)
     return chunk, shape
 
 
@@ -93,7 +94,7 @@ def _lines_at(dist: Any, kind: Kind, path: int, plans: Plans) -> tuple[bool, Lin
 
 
 def made_by(dist: Any, kind: Kind, plans: Plans) -> bool:
-    """Return whether units can do what a path from layout to layout does, and exchange something."""
+    """Return whether units can make the move of a path between layouts, with an exchange."""
     if any(
         transforms and lines is None
         for transforms, lines in (_lines_at(dist, kind, path, plans) for path in kind.paths)
@@ -104,7 +105,7 @@ def made_by(dist: Any, kind: Kind, plans: Plans) -> bool:
 
 @dataclass(frozen=True)
 class _Segment:
-    """Transforms without an exchange between them: axes, in order, and shapes of the local array around them."""
+    """Transforms without an exchange between them: axes in order, and shapes of the local array before and after."""
 
     lines: list[tuple[int, Lines]]
     shape: tuple[int, ...]
@@ -121,20 +122,20 @@ class Unit:
     comms : dict
         Awaitable communicators, by the numbers of paths that exchange.
     plans : dict
-        FFTW's plans that are there.
+        FFTW's plans that have been made.
 
     Attributes
     ----------
     scratch_nbytes, message_nbytes : int
         Scratch memory, and the largest message.
     given_nbytes, made_nbytes : int
-        The local array in the first and the last layout.
+        Bytes of the local array in the first and the last layout.
     """
 
     def __init__(self, dist: Any, kind: Kind, comms: dict[int, Any], plans: Plans) -> None:
         self._dtype, up = np.dtype(kind.dtype), kind.stop > kind.start
         shapes = [tuple(map(int, layout.local_shape(kind.domain, kind.scales))) for layout in dist.layouts]
-        self._messages: list[tuple[Any, Message, int]] = []  # the last: this rank on the communicator
+        self._messages: list[tuple[Any, Message, int]] = []  # (path, message, this rank on the communicator)
         self._segments: list[_Segment] = []
         shape = shapes[kind.start]
         lines: list[tuple[int, Lines]] = []
@@ -149,25 +150,25 @@ class Unit:
                 self._messages.append((comms[path], message, rank))
                 shape, lines = after, []
                 continue
-            _, found = _lines_at(dist, kind, path, plans)
-            if found is not None:
-                lines.append((step.axis, found))
+            _, axis_lines = _lines_at(dist, kind, path, plans)
+            if axis_lines is not None:
+                lines.append((step.axis, axis_lines))
         self._segments.append(_Segment(lines, shape, shapes[kind.stop]))
         ends = shapes[kind.start], shapes[kind.stop]
-        self.given_nbytes, self.made_nbytes = (prod(one) * self._dtype.itemsize for one in ends)
+        self.given_nbytes, self.made_nbytes = (prod(end_shape) * self._dtype.itemsize for end_shape in ends)
         sizes = [max(message.send_size, message.receive_size) for _, message, _ in self._messages]
         self.message_nbytes = max(sizes, default=0) * self._dtype.itemsize
         self.scratch_nbytes = 0
         self._codes = [self._program(number).code for number in range(len(self._segments))]
 
     def steps(self, component: int, source: int, target: int, slot: SlotMemory) -> Iterator[Run | Exchange]:
-        """Return the operations on a component of a field, step by step.
+        """Yield the steps for a component of a field.
 
         Parameters
         ----------
         component : int
         source, target : int
-            The addresses of the field's buffer, or of its copy; and of the buffer.
+            The address of the field's buffer or of its copy, and that of the buffer.
         slot : SlotMemory
         """
         bases = np.zeros(BASES, np.int64)
@@ -187,7 +188,7 @@ class Unit:
                 yield Exchange(comm, message, send, receive)
 
     def _program(self, number: int) -> CompiledProgram:
-        """Write what is done between two exchanges."""
+        """Write the program between two exchanges."""
         segment, program = self._segments[number], CompiledProgram()
         if number:
             _, message, _ = self._messages[number - 1]
@@ -208,7 +209,7 @@ class Unit:
 
 
 def _boxes(step: Any, kind: Kind, before: Sequence[int], after: Sequence[int], up: bool) -> MessageBoxes:
-    """Return what a transpose of Dedalus moves: blocks are multiples of chunks."""
+    """Return the boxes that a transpose of Dedalus moves, in which blocks are multiples of chunks."""
     chunk, shape = _sizes(step, kind)
     ranks = step.comm_sub.size
 
@@ -227,7 +228,7 @@ def _boxes(step: Any, kind: Kind, before: Sequence[int], after: Sequence[int], u
 
 
 def _write(program: CompiledProgram, segment: _Segment, source: Pieces, target: Pieces, dtype: np.dtype) -> int:
-    """Write a segment, block by block; the scratch memory that it takes, in bytes."""
+    """Write a segment, block by block; return the scratch memory that it needs, in bytes."""
     if not segment.lines:
         source.move(program, target, 0, slice(0, segment.shape[0]), 0)
         return 0
@@ -243,9 +244,9 @@ def _write(program: CompiledProgram, segment: _Segment, source: Pieces, target: 
     if cut is None:
         return _write_block(program, segment, source, target, dtype)
     length = segment.shape[cut]
-    longest = [max(one.given, one.made) for _, one in segment.lines]
-    others = prod(segment.shape) // length // prod(one.given for _, one in segment.lines)
-    size = max(1, BLOCK_NBYTES // (dtype.itemsize * others * prod(longest)))
+    longest = [max(lines.given, lines.made) for _, lines in segment.lines]
+    other_points = prod(segment.shape) // length // prod(lines.given for _, lines in segment.lines)
+    size = max(1, BLOCK_NBYTES // (dtype.itemsize * other_points * prod(longest)))
     size = min(length, size // WIDTH * WIDTH if size > WIDTH else size)
     nbytes = 0
     for part, count in ((slice(0, size), length // size), (slice(length // size * size, length), 1)):

@@ -1,4 +1,4 @@
-"""`PlanFFT`: what fluidfft asks of an FFT class in two and in three dimensions, on a plan."""
+"""`PlanFFT`: the interface of fluidfft's FFT classes in two and three dimensions, on a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..kept_runtimes import close_runtimes as close_runtimes
 
 
 class PlanFFT:
-    """A plan under the names of fluidfft's FFT classes.
+    """A plan with the interface of fluidfft's FFT classes.
 
     Shapes with "seq" in their names are those of the whole array, shapes with "loc" of this rank's part.
     """
@@ -24,24 +24,24 @@ class PlanFFT:
     _numpy_api = np
 
     def __init__(self, kind: type[FFT2 | FFT3], points: Sequence[int], layout: dict[str, Any]) -> None:
-        comm = getattr(mpi, "comm", MPI.COMM_SELF)  # fluiddyn has none on one rank
+        comm = getattr(mpi, "comm", MPI.COMM_SELF)  # fluiddyn has no communicator on one rank
         self._kind, self._points, self._layout = kind, tuple(points), layout
         self._runtime = RUNTIMES.of(comm).runtime()
         self.plan: Any = self.plan_of()
         self.rank, self.nb_proc, self.comm = mpi.rank, mpi.nb_proc, comm
 
     def plan_of(self, *batch: int) -> FFT2 | FFT3:
-        """Make a plan for several such fields at once, arrays with leading axes of these lengths (collective)."""
+        """Make a plan for several such fields at once, in arrays with leading axes of these lengths (collective)."""
         return self._kind(self._runtime, (*batch, *self._points), dtype=float, norm="forward", layout=self._layout)
 
     # ---- transforms ------------------------------------------------------------------------------
 
     def fft(self, fieldX: np.ndarray) -> np.ndarray:
-        """Transform forward (collective): a new array."""
+        """Transform forward into a new array (collective)."""
         return np.asarray(self.plan.forward(fieldX))
 
     def ifft(self, fieldK: np.ndarray) -> np.ndarray:
-        """Transform backward (collective): a new array; `fieldK` stays as it is."""
+        """Transform backward into a new array (collective); `fieldK` does not change."""
         return np.asarray(self.plan.backward(fieldK))
 
     def fft_as_arg(self, fieldX: np.ndarray, fieldK: np.ndarray) -> None:
@@ -49,7 +49,7 @@ class PlanFFT:
         self.plan.forward(fieldX, out=fieldK)
 
     def ifft_as_arg(self, fieldK: np.ndarray, fieldX: np.ndarray) -> None:
-        """Transform backward into the second array (collective); `fieldK` stays as it is."""
+        """Transform backward into the second array (collective); `fieldK` does not change."""
         self.plan.backward(fieldK, out=fieldX)
 
     ifft_as_arg_destroy = ifft_as_arg
@@ -92,22 +92,22 @@ class PlanFFT:
         return tuple(part.start for part in self.plan.spectrum.local_slice)
 
     def total(self, value: float) -> float:
-        """Sum a number of every rank (collective)."""
+        """Add up the numbers of all ranks (collective)."""
         return float(sum(self.plan.runtime.coordinator.allgather(value)))
 
     def gather_Xspace(self, ff_loc: np.ndarray, root: int | None = 0) -> np.ndarray | None:
-        """Bring a field of real space to one rank, to all of them if `root` is None (collective)."""
+        """Gather a field of real space on one rank, or on all ranks if `root` is None (collective)."""
         whole = self.plan.real.wrap(ff_loc).gather(root or 0)
-        found: np.ndarray | None = self.plan.runtime.coordinator.bcast(whole) if root is None else whole
-        return found
+        gathered: np.ndarray | None = self.plan.runtime.coordinator.bcast(whole) if root is None else whole
+        return gathered
 
     def scatter_Xspace(self, ff_seq: np.ndarray | None, root: int = 0) -> np.ndarray:
-        """Send every rank its part of a field of real space that one rank has (collective)."""
+        """Scatter a field of real space that one rank has to all ranks (collective)."""
         return np.asarray(self.plan.real.scatter(ff_seq, root))
 
 
 def _array(spec: ArraySpec, value: complex | None, shape: Sequence[int] | None) -> np.ndarray:
-    found = np.asarray(spec.empty()) if shape is None else np.empty(tuple(shape), spec.dtype)
+    array = np.asarray(spec.empty()) if shape is None else np.empty(tuple(shape), spec.dtype)
     if value is not None:
-        found[...] = value
-    return found
+        array[...] = value
+    return array

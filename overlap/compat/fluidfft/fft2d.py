@@ -24,7 +24,7 @@ class FFT2DMPIWithOverlap(PlanFFT, BaseFFT):
         self._counts = counts_of_half(modes, n1)[:, np.newaxis]
 
     def get_is_transposed(self) -> bool:
-        """Tell that Fourier space has the axes (x, y)."""
+        """Return True, because Fourier space has the axes (x, y)."""
         return True
 
     def get_x_adim_loc(self) -> tuple[np.ndarray, np.ndarray]:

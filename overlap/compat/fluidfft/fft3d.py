@@ -34,15 +34,15 @@ class FFT3DMPIWithOverlap(PlanFFT, BaseFFTMPI):
         BaseFFTMPI.__init__(self, *points)
 
     def get_dimX_K(self) -> tuple[int, int, int]:
-        """Return the axes of real space in the order of Fourier space's: they are the same."""
+        """Return the axes of real space in the order of those of Fourier space, which is the same."""
         return 0, 1, 2
 
     def build_invariant_arrayK_from_2d_indices12X(self, o2d: Any, arr2d: np.ndarray) -> np.ndarray:
-        """Make an array of Fourier space of one that has no z: this rank's part, from the whole."""
-        found = self.create_arrayK(0.0)
+        """Make this rank's part of an array of Fourier space that is constant along z, from the whole 2-D array."""
+        array = self.create_arrayK(0.0)
         _, y, x = self.get_k_adim_loc()
-        found[:1] = arr2d[np.ix_(y, x)]
-        return found
+        array[:1] = arr2d[np.ix_(y, x)]
+        return array
 
 
 FFTclass = FFT3DMPIWithOverlap

@@ -24,24 +24,24 @@ from .pencil import Pencil, Subcomm, Transfer
 class DistArray(np.ndarray):
     """The local part of a global array, or of every component of a tensor.
 
-    Making one of two or more axes is collective over `MPI.COMM_WORLD`, unless it is given communicators.
+    Making an array of two or more axes is collective over `MPI.COMM_WORLD`, unless communicators are given.
 
     Parameters
     ----------
     global_shape : sequence of int
         The first `rank` axes are those of the tensor, and never split.
     subcomm : None, Subcomm, or sequence of int or of mpi4py.MPI.Comm
-        How the others are split; integers are ranks of `MPI.COMM_WORLD` per axis, 0 for MPI to choose.
+        The distribution of the other axes; integers are ranks of `MPI.COMM_WORLD` per axis, 0 if MPI shall choose.
         None: all but the aligned axis may be split.
     val : Number, optional
-        Fill with it, unless there is a `buffer`.
+        Value of all elements, unless there is a `buffer`.
     dtype : dtype
     buffer : buffer, optional
         Memory to use.
     strides : tuple of int, optional
         The strides of an array with one axis.
     alignment : int, optional
-        An axis (not counting the tensor's) that is whole; by default the last such one.
+        An axis (not counting those of the tensor) that is whole; by default the last such axis.
     rank : int
         0 for a scalar, 1 for a vector, 2 for a matrix.
 
@@ -54,7 +54,7 @@ class DistArray(np.ndarray):
     0
     """
 
-    _p0: Pencil | None  # None: one axis, not counting the tensor's, which is not split
+    _p0: Pencil | None  # None: one axis, not counting those of the tensor, which is not split
     _rank: int
 
     def __new__(
@@ -70,13 +70,13 @@ class DistArray(np.ndarray):
     ) -> Self:
         alone = _is_alone(global_shape, subcomm, rank)
         comms: Any = subcomm
-        with _met(alone) as agreed:
+        with _collective(alone) as agreed:
             shape, rank = _checked_shape(global_shape, rank)
             if not alone:
                 agreed["dims"] = dims = _dims(subcomm, len(shape) - rank, alignment)
         if not alone:
             comms = _of_world(dims)
-        with _met(alone):
+        with _collective(alone):
             pencil, local = None, shape[rank:]
             if len(local) > 1:
                 if subcomm is alignment is None:
@@ -89,7 +89,7 @@ class DistArray(np.ndarray):
             array._p0, array._rank = pencil, rank
         return array
 
-    def __array_finalize__(self, parent: Any) -> None:  # subclasses elsewhere know `_p0` and `_rank` by these names
+    def __array_finalize__(self, parent: Any) -> None:  # subclasses in other libraries use the names `_p0` and `_rank`
         self._p0 = getattr(parent, "_p0", None)
         self._rank = getattr(parent, "_rank", 0)
 
@@ -105,22 +105,22 @@ class DistArray(np.ndarray):
 
     @property
     def alignment(self) -> int:
-        """The axis along which it is whole, not counting the tensor's."""
+        """Return the axis along which the array is whole, not counting those of the tensor."""
         return self._split().axis
 
     @property
     def pencil(self) -> Pencil | None:
-        """The `Pencil` of every component; None where that has one axis."""
+        """Return the `Pencil` of every component; None if a component has one axis."""
         return self._p0
 
     @property
     def rank(self) -> int:
-        """Number of the tensor's indices."""
+        """Return the number of the tensor's indices."""
         return self._rank
 
     @property
     def dimensions(self) -> int:
-        """Number of axes, not counting the tensor's."""
+        """Return the number of axes, not counting those of the tensor."""
         return self.ndim - self.rank
 
     @property
@@ -134,17 +134,17 @@ class DistArray(np.ndarray):
 
     @property
     def subcomm(self) -> tuple[MPI.Intracomm, ...]:
-        """The communicators along all axes."""
+        """Return the communicators along all axes."""
         return (MPI.COMM_SELF,) * self.rank + self._split().subcomm
 
     @property
     def commsizes(self) -> list[int]:
-        """Ranks along all axes."""
+        """Return the numbers of ranks along all axes."""
         return [comm.Get_size() for comm in self.subcomm]
 
     @property
     def v(self) -> np.ndarray:
-        """The local part as a plain ndarray, a view."""
+        """Return the local part as a plain ndarray, a view."""
         return self.view(np.ndarray)
 
     def _split(self) -> Pencil:
@@ -176,9 +176,9 @@ class DistArray(np.ndarray):
 
     def get_pencil_and_transfer(self, axis: int) -> tuple[Pencil, Transfer]:
         """Return the `Pencil` aligned along `axis`, and the `Transfer` to it."""
-        here = self._split()
-        there = here.pencil(axis)
-        return there, here.transfer(there, self.dtype)
+        present = self._split()
+        aligned = present.pencil(axis)
+        return aligned, present.transfer(aligned, self.dtype)
 
     def redistribute(self, axis: int | None = None, out: DistArray | None = None) -> DistArray:
         """Align the global array along another axis (collective).
@@ -187,28 +187,28 @@ class DistArray(np.ndarray):
         ----------
         axis : int, optional
         out : DistArray, optional
-            Where to put it; its alignment is taken.
+            An array for the result, whose alignment is used.
 
         Returns
         -------
         DistArray
-            `out`, if given. This array itself, where it is whole along `axis` already. Otherwise a new one.
+            `out`, if given. This array itself, if it is whole along `axis` already. Otherwise a new array.
         """
         pencil = self._split()
         with collective_section(pencil.subcomm) as agreed:
-            target, there = self._checked_target(axis, out)
+            target, aligned = self._checked_target(axis, out)
             agreed.update(axis=target, out=out is not None)
             if out is None and pencil.subcomm[target].size > 1:
                 out = DistArray(
-                    self.global_shape, subcomm=there.subcomm, dtype=self.dtype, alignment=target, rank=self.rank
+                    self.global_shape, subcomm=aligned.subcomm, dtype=self.dtype, alignment=target, rank=self.rank
                 )
             transfer = None
-            if out is not None and (there.local_slice != pencil.local_slice or out.commsizes != self.commsizes):
-                transfer = pencil.transfer(there, self.dtype)
+            if out is not None and (aligned.local_slice != pencil.local_slice or out.commsizes != self.commsizes):
+                transfer = pencil.transfer(aligned, self.dtype)
                 if out.dtype != self.dtype:
                     raise InputError(f"expected out of dtype {self.dtype}, received {out.dtype}")
         if out is None:
-            self._p0 = there
+            self._p0 = aligned
             return self
         if transfer is None:
             out[...] = self
@@ -218,7 +218,7 @@ class DistArray(np.ndarray):
         return out
 
     def _checked_target(self, axis: int | None, out: DistArray | None) -> tuple[int, Pencil]:
-        """Return the axis to be aligned along, and the pencil there."""
+        """Return the new aligned axis, and the pencil for it."""
         pencil = self._split()
         if out is None and axis is None:
             raise InputError("expected axis or out, received neither")
@@ -256,17 +256,17 @@ class DistArray(np.ndarray):
         step : int
             Number of the snapshot.
         global_slice : sequence of int and slice, optional
-            Write this part only, one entry per axis not counting the tensor's.
+            Write this part only; one entry per axis, not counting those of the tensor.
         domain : sequence, optional
             For every axis a pair of origin and length, or an array of coordinates.
         as_scalar : bool
-            Write the components of a tensor as arrays of their own.
+            Write the components of a tensor as separate arrays.
         """
         entry = self if global_slice is None else (self, global_slice)
         _file(filename, domain=domain, mode="a").write(step, {name: [entry]}, as_scalar=as_scalar)
 
     def read(self, filename: str | FileBase, name: str = "darray", step: int = 0) -> None:
-        """Fill it from a snapshot of a whole array in a file (collective over all ranks).
+        """Fill the array from a snapshot of a whole array in a file (collective over all ranks).
 
         Parameters
         ----------
@@ -290,12 +290,12 @@ def _file(filename: str | FileBase, **options: Any) -> FileBase:
 
 
 class Sided(Protocol):
-    """What is asked of a `PFFT`: arrays of its two sides."""
+    """What `newDistArray` needs from a `PFFT`: shapes, types and pencils of its two sides."""
 
     pencil: list[Pencil]
 
     def global_shape(self, forward_output: bool = False) -> tuple[int, ...]:
-        """Global shape of the input, or of the result."""
+        """Return the global shape of the input, or of the result."""
 
     def dtype(self, forward_output: bool = False) -> np.dtype:
         """Return the data type of the input, or of the result."""
@@ -322,9 +322,9 @@ def newDistArray(
     ----------
     pfft : PFFT
     forward_output : bool
-        For the result of `forward`, or its input.
+        True: for the result of `forward`; False: for its input.
     val : Number
-        To fill it with.
+        Value of all elements.
     rank : int
         The rank of a tensor.
     view : bool
@@ -333,7 +333,7 @@ def newDistArray(
     Returns
     -------
     DistArray
-        Or an ndarray, with `view`.
+        An ndarray, with `view`.
 
     Examples
     --------
@@ -374,12 +374,12 @@ def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
         return True
     try:
         return 0 <= len(global_shape) - as_integer(rank) < 2
-    except Exception:  # a user's object can raise anything; all ranks are to hear of it
+    except Exception:  # a user's object can raise anything; the collective path then reports it on all ranks
         return False
 
 
-def _met(alone: bool) -> AbstractContextManager[dict[str, Any]]:
-    """Let what fails inside of a block fail on all ranks of the world, unless it is this rank's own business."""
+def _collective(alone: bool) -> AbstractContextManager[dict[str, Any]]:
+    """Return a ``with`` block that fails on all ranks of the world if it fails on one, unless the rank is `alone`."""
     return nullcontext({}) if alone else collective_section(MPI.COMM_WORLD)
 
 
@@ -398,7 +398,7 @@ def _checked_shape(global_shape: Any, rank: Any) -> tuple[tuple[int, ...], int]:
 
 
 def _checked_axis(name: str, axis: Any, count: int) -> int:
-    """Return an axis of `count` as one from 0 on."""
+    """Return an axis among `count` as a number >= 0."""
     try:
         return range(count)[as_integer(axis)]
     except Exception:  # a user's object can raise anything
@@ -406,7 +406,7 @@ def _checked_axis(name: str, axis: Any, count: int) -> int:
 
 
 def _dims(subcomm: Any, count: int, alignment: Any) -> tuple[int, ...]:
-    """Ranks of the world along `count` axes, 0 for MPI to choose."""
+    """Return the ranks of the world along `count` axes, 0 if MPI shall choose."""
     if subcomm is None:
         whole = count - 1 if alignment is None else _checked_axis("alignment", alignment, count)
         return tuple(int(axis == whole) for axis in range(count))
@@ -420,7 +420,7 @@ def _dims(subcomm: Any, count: int, alignment: Any) -> tuple[int, ...]:
 
 
 def _pencil(comms: Any, shape: tuple[int, ...], alignment: Any) -> Pencil:
-    """Return the pencil of a shape over communicators, by default aligned along the last axis that is whole."""
+    """Return the pencil of a shape over communicators, by default aligned along the last whole axis."""
     count = len(shape)
     if (
         not isinstance(comms, tuple | list)
@@ -445,5 +445,5 @@ def _bad_subcomm(subcomm: object, count: int) -> InputError:
 
 @functools.cache
 def _of_world(dims: tuple[int, ...]) -> Subcomm:
-    """One set of communicators per grid: MPI libraries run out of them at about two thousand."""
+    """Return the communicators of a grid, one set per grid, because MPI libraries have only about two thousand."""
     return Subcomm(MPI.COMM_WORLD, dims)

@@ -1,4 +1,4 @@
-"""`FFT`: transforms of this rank's own arrays along some of their axes, by one of several libraries."""
+"""`FFT`: transforms of this rank's arrays along some of their axes, by one of several libraries."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...errors import InputError
 from . import fftw
 
 BACKENDS = ("fftw", "pyfftw", "numpy", "scipy", "mkl_fft")
-PADDED = 1 + 1e-6  # smaller factors of padding mean none
+PADDED = 1 + 1e-6  # smaller factors mean no padding
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
-"""Functions forward and backward, of the kind that a backend has."""
+"""A forward and a backward function, with the interface of a backend."""
 Transforms = Mapping[tuple[int, ...], Pair]
 Padding = bool | float | Sequence[float] | None
 
 
 class SerialPlan(Protocol):
-    """What a backend makes: one direction, between two arrays that it keeps."""
+    """A plan of a backend: one direction, between two arrays that it keeps."""
 
     input_array: np.ndarray
     output_array: np.ndarray
@@ -39,27 +39,27 @@ class FFT:
     Parameters
     ----------
     shape : int or sequence of int
-        Shape of the forward transform's input; of the finer grid, with padding.
+        Shape of the forward transform's input; with padding, that of the finer grid.
     axes : None, int or sequence of int
         All by default. Real input has half the modes along the last one.
     dtype : dtype
         Type of the forward transform's input: "f", "d", "g" or "F", "D", "G".
     padding : False, number or sequence of numbers
-        The factor by which the input's grid is finer than the result's: along the only axis, or one
-        number per axis of the array.
+        The factor by which the input's grid is finer than that of the result: along the only axis, or one number per
+        axis of the array.
     backend : {"fftw", "pyfftw", "numpy", "scipy", "mkl_fft"}
     transforms : dict, optional
-        ``{axes: (forward, backward)}``: other transforms along these axes, as the backend has them.
+        ``{axes: (forward, backward)}``: other transforms of the backend along these axes.
     planner_effort, overwrite_input, threads : optional
-        FFTW's: ``"FFTW_MEASURE"``, ``"FFTW_DESTROY_INPUT"``, 1.
+        Options of FFTW; by default ``"FFTW_MEASURE"``, ``"FFTW_DESTROY_INPUT"``, 1.
 
     Attributes
     ----------
     forward, backward : Serial
-        Forward divides by the number of points unless called with ``normalize=False``, backward only with
-        ``normalize=True``.
+        The forward transform divides by the number of points unless called with ``normalize=False``, the backward one
+        only with ``normalize=True``.
     M : float
-        What that multiplies by.
+        The factor of that division.
 
     Raises
     ------
@@ -134,7 +134,7 @@ class FFT:
 
 
 class MadeLater(Sequence[FFT]):
-    """A sequence whose items are made when they are asked for, by one function each."""
+    """A sequence whose items are made at their first use, by one function each."""
 
     def __init__(self, makers: Sequence[Callable[[], FFT]]) -> None:
         self._makers = makers
@@ -159,12 +159,12 @@ class MadeLater(Sequence[FFT]):
 
 
 class Serial:
-    """One direction of an `FFT`; call it.
+    """One direction of an `FFT`; call it to transform.
 
     Attributes
     ----------
     input_array, output_array : ndarray
-        Its own.
+        The transform's own arrays.
     """
 
     def __init__(self, execute: Callable[..., None], input_array: np.ndarray, output_array: np.ndarray) -> None:
@@ -179,16 +179,16 @@ class Serial:
         Parameters
         ----------
         input_array : array_like, optional
-            By default, its own.
+            By default the transform's own array.
         output_array : ndarray, optional
-            Where to copy the result to.
+            An array to which the result is copied.
         normalize : bool, optional
             Divide by the number of points.
 
         Raises
         ------
         InputError
-            When an array is masked.
+            If an array is masked.
         """
         refuse_masks(input_array=input_array, output_array=output_array)
         if input_array is not None:
@@ -201,11 +201,11 @@ class Serial:
 
 
 def _along(axis: int, part: int | slice, ndim: int) -> tuple[int | slice, ...]:
-    return tuple(part if one == axis else slice(None) for one in range(ndim))
+    return tuple(part if other_axis == axis else slice(None) for other_axis in range(ndim))
 
 
 def _truncate(fine: np.ndarray, modes: np.ndarray, axis: int, half: bool) -> None:
-    """Return the resolved modes; of an even number, the highest is the sum of both that stand for it."""
+    """Copy the resolved modes; if their number is even, the highest is the sum of the two modes of the fine grid."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
     if half:
@@ -220,7 +220,7 @@ def _truncate(fine: np.ndarray, modes: np.ndarray, axis: int, half: bool) -> Non
 
 
 def _pad(modes: np.ndarray, fine: np.ndarray, axis: int, half: bool) -> None:
-    """Return the modes on the finer grid; of an even number, the highest is split between both that stand for it."""
+    """Copy the modes to the finer grid; if their number is even, the highest is split between two modes there."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
     fine[...] = 0
@@ -243,21 +243,21 @@ def _pad(modes: np.ndarray, fine: np.ndarray, axis: int, half: bool) -> None:
 def _plan_fftw(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
 ) -> tuple[SerialPlan, SerialPlan]:
-    given: dict[str, Any] = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
-    if not given.keys() >= options.keys():
-        raise InputError(f"expected no options but {', '.join(given)}, received {sorted(options)}")
-    given |= {name: value for name, value in options.items() if value is not None}
+    complete: dict[str, Any] = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
+    if not complete.keys() >= options.keys():
+        raise InputError(f"expected no options but {', '.join(complete)}, received {sorted(options)}")
+    complete |= {name: value for name, value in options.items() if value is not None}
     real = dtype.kind == "f"
     forward, backward = transforms or ((fftw.rfftn, fftw.irfftn) if real else (fftw.fftn, fftw.ifftn))
-    effort, overwrite = (fftw.flag_dict[given[name]] for name in ("planner_effort", "overwrite_input"))
+    effort, overwrite = (fftw.flag_dict[complete[name]] for name in ("planner_effort", "overwrite_input"))
     lengths = [shape[axis] for axis in axes]
     source = fftw.aligned(shape, dtype=dtype)
-    fwd: fftw.FFT = forward(source, s=lengths, axes=axes, threads=given["threads"], flags=(effort, overwrite))
+    fwd: fftw.FFT = forward(source, s=lengths, axes=axes, threads=complete["threads"], flags=(effort, overwrite))
     bck: fftw.FFT = backward(
         fwd.output_array,
         s=lengths,
         axes=axes,
-        threads=given["threads"],
+        threads=complete["threads"],
         flags=(effort,) if real else (effort, overwrite),
         output_array=source,
     )
@@ -273,7 +273,7 @@ def _plan_pyfftw(
 
     real = dtype.kind == "f"
     forward, backward = transforms or ((builders.rfftn, builders.irfftn) if real else (builders.fftn, builders.ifftn))
-    given = {
+    complete = {
         "avoid_copy": True,
         "overwrite_input": True,
         "auto_align_input": True,
@@ -282,11 +282,11 @@ def _plan_pyfftw(
     } | {name: value for name, value in options.items() if value is not None}
     lengths = [shape[axis] for axis in axes]
     source = fftw.aligned(shape, dtype=dtype)
-    fwd = forward(source, s=lengths, axes=axes, **given)
+    fwd = forward(source, s=lengths, axes=axes, **complete)
     modes = fwd.output_array
     if real:
-        del given["overwrite_input"]
-    bck = backward(modes, s=lengths, axes=axes, **given)
+        del complete["overwrite_input"]
+    bck = backward(modes, s=lengths, axes=axes, **complete)
     fwd.update_arrays(source, modes)
     bck.update_arrays(modes, source)
     source[...] = 0
@@ -295,7 +295,7 @@ def _plan_pyfftw(
 
 
 class _Call:
-    """A plan for what needs none: a function of its own two arrays."""
+    """A plan that calls a function of its own two arrays, for backends without plans."""
 
     def __init__(self, execute: Callable[[], object], input_array: np.ndarray, output_array: np.ndarray) -> None:
         self._execute, self.input_array, self.output_array = execute, input_array, output_array
@@ -307,14 +307,14 @@ class _Call:
 def _plan_functions(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair, lengths_as: str
 ) -> tuple[SerialPlan, SerialPlan]:
-    """Plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
+    """Make plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
     forward, backward = transforms
     options = {lengths_as: [shape[axis] for axis in axes], "axes": axes}
     points = np.prod([float(shape[axis]) for axis in axes])
     source = fftw.aligned(shape, dtype=dtype, fill=0)
-    found = forward(source, **options)
-    precise = dtype.char.upper() if found.dtype.kind == "c" else dtype.char.lower()
-    modes = fftw.aligned(found.shape, dtype=precise, fill=0)
+    result = forward(source, **options)
+    precise = dtype.char.upper() if result.dtype.kind == "c" else dtype.char.lower()
+    modes = fftw.aligned(result.shape, dtype=precise, fill=0)
 
     def forth() -> None:
         modes[...] = forward(source, **options)

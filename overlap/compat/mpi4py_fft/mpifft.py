@@ -1,10 +1,10 @@
 """`PFFT`: parallel FFTs along any axes of arrays of any dimension, as pipelines.
 
-A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
-group to the first, and before each group an exchange, if need be, that makes its last axis whole by
-splitting that of the group before. This is what `overlap.fft.engine.staged` runs for `FFT3`; here the route
-(see `route`) follows from any axes on any grid. Where that has no local transform (other functions than `fftw`'s
-own, other libraries, long double), serial transforms and exchanges follow each other, as in mpi4py-fft: a `Transform`.
+A plan is a tuple of layouts with local FFTs in between: groups of axes are transformed from the last group to the
+first. Before each group there is an exchange, if need be, that makes its last axis whole by splitting that of the group
+before. `overlap.fft.engine.staged` runs this for `FFT3`; here the route (see `route`) follows from any axes on any
+grid. If pipelines do not have a local transform (functions other than those of `fftw`, other libraries, long double),
+serial transforms and exchanges follow each other in a `Transform`, as in mpi4py-fft.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class PFFT:
     ----------
     comm : mpi4py.MPI.Intracomm or Subcomm
     shape : sequence of int
-        Global shape; of the resolved grid, with padding. By default that of `darray`.
+        Global shape; with padding, that of the resolved grid. By default that of `darray`.
     axes : None, int, or sequence of int or of sequences of int
-        To be transformed, the last ones first; those of one group while all are whole. All by default.
-        The last one is that of the real-to-complex transform.
+        Axes to transform, the last ones first; axes of a group are transformed while all of them are whole. All by
+        default. The last one is the axis of the real-to-complex transform.
     dtype : dtype
         Type of the input: "f", "d", "F" or "D"; also long double, "g" or "G". Real input has half the modes
         along the last axis.
     grid : sequence of int, optional
-        Ranks along every axis, 0 or less where MPI shall choose; 1 along missing ones. By default all
-        axes but the last group's may be split.
+        Ranks along every axis, 0 or less if MPI shall choose, 1 along missing axes. By default all axes except those of
+        the last group may be split.
     padding : False, number or sequence of numbers
         Factors, one per axis of the array, by which the input's grid is finer than the result's.
     collapse : bool
@@ -74,25 +74,25 @@ class PFFT:
         The library for local transforms.
     transforms : dict, optional
         ``{axes: (forward, backward)}``: other local transforms for these groups of axes, such as
-        ``{(1, 2): (fftw.dctn, fftw.idctn)}``; the backend's own kind of functions.
+        ``{(1, 2): (fftw.dctn, fftw.idctn)}``, in the form of the backend's functions.
     darray : DistArray, optional
         Take shape, dtype and distribution of the input from this array.
     slab : bool or int, optional
-        Split this axis only; True: the one after the last axis, cyclically.
+        Split this axis only; True: the axis that follows the last one cyclically.
     planner_effort : str, optional
-        ``"FFTW_ESTIMATE"``, ...; by default what pays.
+        ``"FFTW_ESTIMATE"``, ...; by default the effort that pays.
     threads : int
         Worker threads per rank.
     overwrite_input
         Without effect on pipelines.
     comm_backend : {"MPI"}
-        As programs pass it that also run on the branch of mpi4py-fft for GPUs, which has others.
+        Accepted for programs that also run on the branch of mpi4py-fft for GPUs, which has other values.
     wait : {"auto", "off", "block", "poll"}
         See `overlap.FFT3`.
     deadline_s : float
-        As of `Runtime`; that of the first of the plans on `comm` that are in use together.
+        See `Runtime`; of plans on `comm` that are in use together, the deadline of the first one holds.
     weights : sequence of numbers, optional
-        One per rank, what the shares are in proportion to (`overlap.ArrayLayout`); not an argument of mpi4py-fft's.
+        One per rank; shares are proportional to them (`overlap.ArrayLayout`). Not an argument of mpi4py-fft.
     exchange : {None, "f4"}
         ``"f4"``: pipelines send doubles as singles, as of `overlap.FFT2`; not an argument of mpi4py-fft's.
 
@@ -106,19 +106,17 @@ class PFFT:
     pencil : list of Pencil
         The pencils of the input and of the result.
     xfftn : sequence of FFT
-        The serial transforms of the groups, first to last, each for itself.
+        The serial transforms of the groups, first to last, which can be called separately.
     transfer : list of Transfer
-        The exchanges between groups, each for itself. Pipelines use neither of them.
+        The exchanges between groups, which can be called separately. Pipelines use neither `xfftn` nor `transfer`.
 
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad, not supported, or differs between ranks.
+        On all ranks, if an argument is bad, not supported, or differs between ranks.
 
-    Notes
-    -----
-    A subclass may make its transforms itself, without calling this constructor: what it sets as `forward`, a
-    `Transform`, is all that the methods ask, and `subcomm` what `destroy` frees.
+    Notes ----- A subclass may make its transforms itself, without calling this constructor: the methods need only the
+    `Transform` that it sets as `forward`, and `destroy` frees `subcomm`.
 
     Examples
     --------
@@ -132,11 +130,11 @@ class PFFT:
     >>> fft.destroy()
     """
 
-    # What plans on one communicator have in common; a subclass' transforms may need none of it.
+    # Shared by the plans on a communicator; the transforms of a subclass may not need it.
     _shared: Shared | None = None
     _exchange: str | None = None
     subcomm: Sequence[MPI.Intracomm]
-    _comms: Sequence[MPI.Intracomm]  # those of `subcomm`, with the weights of their ranks
+    _comms: Sequence[MPI.Intracomm]  # the communicators of `subcomm`, with the weights of their ranks
     xfftn: Sequence[FFT]
     pencil: list[Pencil]
     forward: Transform
@@ -225,9 +223,9 @@ class PFFT:
         self, comm: MPI.Intracomm | Subcomm, darray: DistArray | None, request: TransformRequest, weights: Weights
     ) -> None:
         self.axes = request.axes
-        given = None if darray is None else darray.pencil
-        if given is not None:
-            self.subcomm = self._comms = given.subcomm
+        array_pencil = None if darray is None else darray.pencil
+        if array_pencil is not None:
+            self.subcomm = self._comms = array_pencil.subcomm
             return
         subcomm = self.subcomm = comm if isinstance(comm, Subcomm) else Subcomm(comm, request.dims)
         self._comms = subcomm
@@ -240,7 +238,7 @@ class PFFT:
             self._comms = Comms(subcomm, subcomm.parent, map(along.get, range(len(subcomm))))
 
     def _weights(self, order: Sequence[int], grid: tuple[int, ...]) -> Weights:
-        """One number per rank, whose sums along each axis of the grid are as that axis's weights, or None."""
+        """Return one number per rank, whose sums along each axis of the grid are that axis's weights, or None."""
         along = [self._comms.weights[axis] for axis in order] if isinstance(self._comms, Comms) else []
         if not any(along):
             return None
@@ -250,24 +248,24 @@ class PFFT:
         )
 
     def _make_serially(self, request: TransformRequest, options: dict[str, Any]) -> None:
-        """Run serial transforms and exchanges, one after the other."""
-        made: list[FFT] = []
+        """Make transforms that run serial transforms and exchanges one after the other."""
+        serial: list[FFT] = []
 
         def transformed(
             shape: tuple[int, ...], axes: tuple[int, ...], dtype: np.dtype
         ) -> tuple[tuple[int, ...], np.dtype]:
-            made.append(FFT(shape, axes, dtype, request.factors, **options))
-            modes = made[-1].forward.output_array
+            serial.append(FFT(shape, axes, dtype, request.factors, **options))
+            modes = serial[-1].forward.output_array
             return modes.shape, modes.dtype
 
         self.pencil, self.transfer = self._steps(request, transformed)
-        self.xfftn, axes = made, sum(self.axes, ())
+        self.xfftn, axes = serial, sum(self.axes, ())
         self.forward = Transform(
-            [one.forward for one in made], [one.forward for one in self.transfer], self.pencil, self.runtime, axes
+            [step.forward for step in serial], [step.forward for step in self.transfer], self.pencil, self.runtime, axes
         )
         self.backward = Transform(
-            [one.backward for one in made[::-1]],
-            [one.backward for one in self.transfer[::-1]],
+            [step.backward for step in serial[::-1]],
+            [step.backward for step in self.transfer[::-1]],
             self.pencil[::-1],
             self.runtime,
             axes,
@@ -277,7 +275,7 @@ class PFFT:
         self, request: TransformRequest, effort: str | None, wait: str, exchange: str | None, serial: dict[str, Any]
     ) -> None:
         runtime = self.runtime
-        order, grid, here = dimensions_of(runtime, self.subcomm)
+        order, grid, coordinates = dimensions_of(runtime, self.subcomm)
         weights = self._weights(order, grid)
         comms = subcomms(runtime, grid)
         splits = [order.index(axis) if axis in order else None for axis in range(len(request.fine))]
@@ -301,7 +299,7 @@ class PFFT:
         self.xfftn = MadeLater(makers)
         specs = []
         for layout, shape, kind in zip(layouts, shapes, dtypes):
-            where = layout.local_slice((1, *shape), here)[1:]
+            where = layout.local_slice((1, *shape), coordinates)[1:]
             specs.append(
                 ArraySpec(runtime.comm, (), shape, {axis - len(shape): part for axis, part in enumerate(where)}, kind)
             )
@@ -330,7 +328,7 @@ class PFFT:
             staged = StagedTransform(
                 for_stages(route, real, forward),
                 request.transformed,
-                SourceArray(layouts[not forward], (1, *source.global_shape), here, source.dtype),
+                SourceArray(layouts[not forward], (1, *source.global_shape), coordinates, source.dtype),
                 Direction(forward, effort),
                 runtime.workers,
                 exchange=exchange,
@@ -351,18 +349,18 @@ class PFFT:
         request: TransformRequest,
         transformed: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Local],
     ) -> tuple[list[Pencil], list[Transfer]]:
-        """Return the pencils of the input and of the result, and the transfers on the way.
+        """Return the pencils of the input and of the result, and the transfers in between.
 
-        ``transformed(local_shape, group, dtype)`` tells lengths and type after a group's serial transform.
+        ``transformed(local_shape, group, dtype)`` returns lengths and type after a group's serial transform.
         """
         shape, dtype = list(request.fine), request.dtype
         pencil = first = Pencil(self._comms, shape, self.axes[-1][-1])
         transfers = []
         for number, group in enumerate(reversed(self.axes)):
             if number:
-                there = pencil.pencil(group[-1])
-                transfers.append(pencil.transfer(there, dtype))
-                pencil = there
+                aligned = pencil.pencil(group[-1])
+                transfers.append(pencil.transfer(aligned, dtype))
+                pencil = aligned
             lengths, dtype = transformed(pencil.subshape, group, dtype)
             for axis in group:
                 shape[axis] = lengths[axis]
@@ -371,7 +369,7 @@ class PFFT:
 
     def __repr__(self) -> str:
         name, forward = type(self).__name__, getattr(self, "forward", None)
-        if not isinstance(forward, Transform):  # not made to its end
+        if not isinstance(forward, Transform):  # the constructor has not ended
             return f"<{name}>"
         before, after, types = forward.input_pencil, forward.output_pencil, forward.dtypes
         return (
@@ -391,7 +389,7 @@ class PFFT:
             self._shared = None
 
     def shape(self, forward_output: bool = True) -> tuple[int, ...]:
-        """Local shape of the result, or of the input.
+        """Return the local shape of the result, or of the input.
 
         Parameters
         ----------
@@ -411,7 +409,7 @@ class PFFT:
         return self._pencil_of(forward_output).local_slice
 
     def global_shape(self, forward_output: bool = False) -> tuple[int, ...]:
-        """Global shape of the input, or of the result.
+        """Return the global shape of the input, or of the result.
 
         Parameters
         ----------
@@ -432,13 +430,13 @@ class PFFT:
 
     @property
     def dimensions(self) -> int:
-        """Number of axes."""
+        """Return the number of axes."""
         return len(self.global_shape())
 
     def _pencil_of(self, forward_output: bool) -> Pencil:
         return self.forward.output_pencil if forward_output else self.forward.input_pencil
 
-    # Libraries read these private names of mpi4py-fft's.
+    # Other libraries use these private names of mpi4py-fft.
 
     @property
     def _input_shape(self) -> tuple[int, ...]:
@@ -449,5 +447,5 @@ class PFFT:
         return self.global_shape(True)
 
     def describe(self) -> str:
-        """Return the plan's choices, as text."""
+        """Return the settings of the plan, as text."""
         return "\n".join((repr(self)[1:-1], self.forward.describe(), self.backward.describe()))

@@ -1,4 +1,4 @@
-"""Who holds what: `Subcomm`, `Pencil`, and the exchange between two pencils, `Transfer`."""
+"""Distributions, `Subcomm` and `Pencil`, and the exchange between two pencils, `Transfer`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ...errors import InputError, repr_of
 
 
 def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:
-    """Ranks along every axis: given numbers are kept, others (0 or less) are chosen by MPI.
+    """Return the ranks along every axis: given numbers are kept, others (0 or less) are chosen by MPI.
 
     Raises
     ------
     InputError
-        Where `size` ranks do not fit.
+        If `size` ranks do not fit.
     """
     try:
         dims = [max(0, int(count)) for count in dims]
@@ -47,11 +47,11 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        May have a Cartesian topology, then without `dims`.
+        If it has a Cartesian topology, `dims` must not be given.
     dims : None, int or sequence of int
-        Ranks along every axis, 0 where MPI shall choose. An int: so many axes. None: one axis.
+        Ranks along every axis, 0 if MPI shall choose. An int is the number of axes; None: one axis.
     reorder : bool
-        Without effect: the last axis' coordinate always runs fastest with the rank.
+        Without effect: the coordinate of the last axis always varies fastest with the rank.
 
     Attributes
     ----------
@@ -93,20 +93,20 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
 
 
 def _sizes(size: int, dims: Any) -> tuple[int, ...]:
-    """Ranks along every axis of a grid; of so many axes, where `dims` is a number."""
+    """Return the ranks along every axis of a grid; if `dims` is a number, it is that of the axes."""
     try:
-        found = [0] if dims is None else list(dims) if np.ndim(dims) else [0] * as_integer(dims)
+        ranks = [0] if dims is None else list(dims) if np.ndim(dims) else [0] * as_integer(dims)
     except Exception:  # a user's object can raise anything
-        found = []
-    if not found:
+        ranks = []
+    if not ranks:
         raise InputError(f"expected dims to be None, a number of axes or ranks along each, received {repr_of(dims)}")
-    return grid_sizes(size, found)
+    return grid_sizes(size, ranks)
 
 
 class Comms(tuple[MPI.Intracomm, ...]):
-    """Communicators along every axis of some pencil; the `parent` of them all, where known; `weights`.
+    """Communicators along every axis of a pencil, with their common `parent`, if known, and `weights`.
 
-    The weights are one tuple for each axis, what the shares of its communicator's ranks are in proportion to, or None:
+    The weights are a tuple for each axis, to which the shares of its communicator's ranks are proportional, or None:
     even shares.
     """
 
@@ -122,15 +122,15 @@ class Comms(tuple[MPI.Intracomm, ...]):
         return found
 
     def allgather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks of the grid, whose last axis' coordinate runs fastest (collective)."""
-        found = [value]
+        """Return the values of all ranks; the coordinate of the last axis varies fastest (collective)."""
+        values = [value]
         for comm in reversed(self):
-            found = [one for some in comm.allgather(found) for one in some]
-        return found
+            values = [value_of_rank for part in comm.allgather(values) for value_of_rank in part]
+        return values
 
 
 def ranks_of(comms: Sequence[MPI.Comm]) -> str:
-    """Return how many ranks each communicator of a grid has, in words."""
+    """Return the numbers of ranks of a grid's communicators, as text."""
     if not all(comms):
         return "ranks whose communicators were freed"
     return f"{' x '.join(str(comm.size) for comm in comms)} ranks"
@@ -142,9 +142,9 @@ class Pencil:
     Parameters
     ----------
     subcomm : Subcomm or sequence of mpi4py.MPI.Comm
-        Along every axis; missing ones are `MPI.COMM_SELF`.
+        The communicators along every axis; missing ones are `MPI.COMM_SELF`.
     shape : tuple of int
-        Global.
+        Global shape.
     axis : int
         The axis along which pencils are aligned.
 
@@ -193,7 +193,7 @@ class Pencil:
         return tuple(slice(start, start + length) for start, length in zip(self.substart, self.subshape))
 
     def pencil(self, axis: int) -> Pencil:
-        """Return the pencil aligned along `axis`: its ranks and those of the present axis change places."""
+        """Return the pencil aligned along `axis`: the ranks of that axis and of the present one are exchanged."""
         axis = axis + len(self.shape) if axis < 0 else axis
         comms, weights = list(self.subcomm), list(self.subcomm.weights)
         comms[axis], comms[self.axis] = comms[self.axis], comms[axis]
@@ -202,15 +202,15 @@ class Pencil:
 
     def transfer(self, pencil: Pencil, dtype: DTypeLike) -> Transfer:
         """Return the `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
-        there = self.pencil(pencil.axis)
-        if self.axis == pencil.axis or (there.shape, there.subshape, there.substart) != (
+        aligned = self.pencil(pencil.axis)
+        if self.axis == pencil.axis or (aligned.shape, aligned.subshape, aligned.substart) != (
             pencil.shape,
             pencil.subshape,
             pencil.substart,
         ):
             raise InputError(
                 f"expected a pencil of global shape {self.shape} and local part "
-                f"{there.local_slice}, received {pencil.shape} and {pencil.local_slice}"
+                f"{aligned.local_slice}, received {pencil.shape} and {pencil.local_slice}"
             )
         shape = list(self.subshape)
         shape[pencil.axis] = self.shape[pencil.axis]
@@ -233,14 +233,14 @@ class Transfer:
     ----------
     comm : mpi4py.MPI.Comm
     shape : sequence of int
-        Shape of what the ranks of `comm` hold together.
+        Shape of the array that the ranks of `comm` hold together.
     dtype : dtype
     subshapeA, subshapeB : tuple of int
         Local shapes before and after.
     axisA, axisB : int
         The axis that is whole before and after.
     weights : tuple of numbers, optional
-        What the shares of the ranks of `comm` are in proportion to; not an argument of mpi4py-fft's.
+        The shares of the ranks of `comm` are proportional to them. Not an argument of mpi4py-fft.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Transfer:
         self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), self._crossing.reversed())
 
     def destroy(self) -> None:
-        """Nothing: it holds nothing of MPI's."""
+        """Do nothing: a transfer holds no MPI resources."""
 
     def _exchange(
         self,

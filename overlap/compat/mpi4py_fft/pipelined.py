@@ -1,4 +1,4 @@
-"""`PipelinedTransform`: one direction of a plan as a pipeline, with the face of a `Transform`."""
+"""`PipelinedTransform`: one direction of a plan as a pipeline, with the interface of a `Transform`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .transform import Transform, arguments_problem, axes_problem, copy_problem
 
 
 class PipelinedTransform(Transform):
-    """One direction of a plan, its exchanges hidden behind its serial transforms; call it.
+    """One direction of a plan, with exchanges hidden behind serial transforms; call it to transform.
 
     Attributes
     ----------
     input_array, output_array : ndarray
-        The plan's own local arrays, used where a call gives none. What is the input of one direction is
-        the output of the other; see `OwnArrays`.
+        The plan's own local arrays, used if a call passes none. The input array of one direction is the output array of
+        the other; see `OwnArrays`.
     input_pencil, output_pencil : Pencil
     """
 
@@ -50,7 +50,7 @@ class PipelinedTransform(Transform):
 
     @property
     def dtypes(self) -> tuple[np.dtype, np.dtype]:
-        return tuple(one.dtype for one in (*self._volume.inputs, *self._volume.outputs))
+        return tuple(spec.dtype for spec in (*self._volume.inputs, *self._volume.outputs))
 
     def __call__(
         self,
@@ -66,13 +66,13 @@ class PipelinedTransform(Transform):
         Parameters
         ----------
         input_array : array_like, optional
-            The local part; unchanged. By default the plan's own.
+            The local part, which does not change. By default the plan's own array.
         output_array : ndarray, optional
-            Where to put the result. By default the plan's own, which the next call overwrites.
+            An array for the result. By default the plan's own array, which the next call overwrites.
         normalize : bool, optional
             Divide by the number of points.
         axes : sequence of int, optional
-            Those that the plan transforms, for programs that call other functions with them, too.
+            Must be the axes that the plan transforms; accepted for programs that pass them to other functions, too.
 
         Returns
         -------
@@ -93,7 +93,7 @@ class PipelinedTransform(Transform):
             else axes_problem(axes, self._axes, len(source_spec.shape))
             or arguments_problem(target_spec.shape, input_array, output_array, {"normalize": normalize})
         )
-        # What does not fit as it is goes through the plan's own arrays.
+        # Arrays that do not fit are copied from or to the plan's own arrays.
         source, target = None, output_array
         if problem is None and input_array is not None:
             if (
@@ -113,7 +113,7 @@ class PipelinedTransform(Transform):
             target = arrays.result(target_side)
         elif target.dtype != target_spec.dtype or np.may_share_memory(source, target):
             target = arrays.own(target_side)
-        if np.may_share_memory(source, target):  # one of the user's is the plan's own
+        if np.may_share_memory(source, target):  # the user has passed one of the plan's own arrays
             source = source.copy()
         self._choose_scale(normalize)
         arrays.given(source_side, source)
@@ -129,7 +129,7 @@ class PipelinedTransform(Transform):
         self._volume.scale = self._scale if (self._normalize if normalize is None else normalize) else 1.0
 
     def describe(self) -> str:
-        """Return what was chosen and what it costs, as text."""
+        """Return the settings and the memory that they take, as text."""
         return self._volume.describe()
 
     def release(self) -> None:
@@ -138,20 +138,19 @@ class PipelinedTransform(Transform):
 
 
 class OwnArrays:
-    """The plan's own arrays, which hold what went in and came out last, whatever arrays a call was given.
+    """The plan's own arrays, which hold the last input and the last output, whatever arrays a call uses.
 
-    A copy of either costs up to a tenth of a call, so who never asks for them does not pay for them: an
-    array that has been asked for is kept filled, and so is one of a young plan. Otherwise the plan only
-    remembers which array was given. If it is asked for after all, it takes what that holds by then, and
-    warns.
+    A copy of either costs up to a tenth of a call. So an array is filled by every call only if the user has asked for
+    it, or during the first calls of a plan. Otherwise the plan only keeps a reference to the array of the last call. If
+    the user asks for its own array later, it is filled with the present content of that array, and a warning is issued.
 
     Parameters
     ----------
     specs : list of ArraySpec
-        The input's and the result's.
+        The specs of the input and of the result.
     """
 
-    YOUNG = 6  # calls with an array of the user's
+    YOUNG = 6  # number of first calls in which the plan's own arrays are filled
 
     def __init__(self, specs: Sequence[ArraySpec]) -> None:
         self._specs = specs
@@ -159,7 +158,7 @@ class OwnArrays:
         self._last: list[np.ndarray | None] = [
             None,
             None,
-        ]  # the user's array whose values are missing in the plan's own
+        ]  # the user's arrays whose values are missing in the plan's own
         self._asked = [False, False]
         self._calls = [0, 0]
 
@@ -172,23 +171,23 @@ class OwnArrays:
         return array
 
     def used(self, side: int) -> np.ndarray:
-        """Return the plan's own array, for the user: with what it should hold, now and from now on."""
+        """Return the plan's own array for the user, filled now and by all later calls."""
         own, last = self.own(side), self._last[side]
         self._asked[side] = True
         if last is not None:
             self._last[side] = None
             own[...] = last
             warnings.warn(
-                "the plan's own arrays had not been asked for and were no longer filled: this one takes what the array "
-                "that was given last holds now (ask for input_array and output_array once at the beginning to have "
-                "them filled by every call)",
+                "the plan's own arrays had not been requested and were no longer filled: this one is now filled with "
+                "the present content of the array of the last call (read input_array and output_array once at the "
+                "beginning to have them filled by every call)",
                 RuntimeWarning,
                 stacklevel=3,
             )
         return own
 
     def result(self, side: int) -> np.ndarray:
-        """Return the plan's own array, about to be overwritten for the user."""
+        """Return the plan's own array for a result that the user receives."""
         self._last[side] = None
         return self.used(side)
 
@@ -206,5 +205,5 @@ class OwnArrays:
             self._last[side] = array
 
     def forget(self) -> None:
-        """Let go of arrays of the user's."""
+        """Drop references to the user's arrays."""
         self._last = [None, None]

@@ -1,4 +1,4 @@
-"""What is asked for: the arguments of a `PFFT`, checked and understood."""
+"""The arguments of a `PFFT`, checked and converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .fftw import dctn, dstn, get_fftw_lib, idctn, idstn
 from .libfft import BACKENDS, PADDED, Padding, Pair, Transforms
 from .pencil import Pencil, Subcomm, grid_sizes
 
-# FFTW_MEASURE is what mpi4py-fft does by default, and says nothing of the modes' choice.
+# FFTW_MEASURE is the default of mpi4py-fft, so it does not express a choice of the user.
 EFFORTS = {
     None: None,
     "FFTW_ESTIMATE": "estimate",
@@ -36,7 +36,7 @@ Axes = int | Sequence[int | Sequence[int]] | None
 
 @dataclass(frozen=True)
 class TransformRequest:
-    """A plan's arguments, understood.
+    """The checked and converted arguments of a plan.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class TransformRequest:
     dims : tuple of int
         Ranks along every axis.
     transformed : dict
-        The `Axis` of every transformed axis, counted from 1: axis 0 is a staged transform's batch.
+        The `Axis` of every transformed axis, counted from 1, because axis 0 of a staged transform is the batch.
     """
 
     fine: tuple[int, ...]
@@ -59,13 +59,13 @@ class TransformRequest:
 
     @property
     def factors(self) -> list[float] | bool:
-        """Padding factors of all axes, as they have come out in whole points; False if there are none."""
+        """Return the padding factors of all axes after rounding to whole points; False if there is no padding."""
         if not self.padded:
             return False
-        found = [1.0] * len(self.fine)
+        factors = [1.0] * len(self.fine)
         for axis, each in self.transformed.items():
-            found[axis - 1] = each.fine / each.points
-        return found
+            factors[axis - 1] = each.fine / each.points
+        return factors
 
     @property
     def padded(self) -> set[int]:
@@ -80,7 +80,7 @@ def check_supported(
     wait: str,
     unknown: Mapping[str, object],
 ) -> None:
-    """Refuse, by name, what mpi4py-fft has and this has not."""
+    """Raise for features of mpi4py-fft that are not supported."""
     if unknown:
         raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
     if backend not in BACKENDS:
@@ -99,21 +99,21 @@ def check_supported(
 
 def has_pipeline(request: TransformRequest, backend: str, transforms: Transforms | None) -> bool:
     """Return whether all local transforms are of the kinds that pipelines have."""
-    given = [transforms[group] for group in request.axes if transforms and group in transforms]
+    others = [transforms[group] for group in request.axes if transforms and group in transforms]
     return (
         backend in ("fftw", "pyfftw")
         and request.dtype in DTYPES
-        and (not given or (backend == "fftw" and all(map(_kind_of, given))))
+        and (not others or (backend == "fftw" and all(map(_kind_of, others))))
         and all(
-            one.fine == one.points >= 1 - REAL_KINDS[one.kind].beyond
-            for one in request.transformed.values()
-            if one.kind in REAL_KINDS
+            axis.fine == axis.points >= 1 - REAL_KINDS[axis.kind].beyond
+            for axis in request.transformed.values()
+            if axis.kind in REAL_KINDS
         )
     )
 
 
 def _kind_of(functions: Pair) -> str | None:
-    """Return the kind of cosine or sine transform that a pair of `fftw`'s functions makes, or None."""
+    """Return the kind of cosine or sine transform of a pair of functions of `fftw`, or None."""
     forward, backward = functions
     for name, forth, back in (("dct", dctn, idctn), ("dst", dstn, idstn)):
         number = _type_of(forward, forth)
@@ -123,7 +123,7 @@ def _kind_of(functions: Pair) -> str | None:
 
 
 def _type_of(function: Any, own: Callable[..., Any]) -> int | None:
-    """Return the type that a function of `fftw`'s makes, with or without its argument `type`, or None."""
+    """Return the type of a transform function of `fftw`, with or without its argument `type`, or None."""
     if isinstance(function, partial) and not function.args and function.keywords.keys() == {"type"}:
         function, number = function.func, function.keywords["type"]
     else:
@@ -143,7 +143,7 @@ def understood(
     slab: bool | int | None,
     transforms: Transforms | None = None,
 ) -> TransformRequest:
-    """Return the `TransformRequest`, or an `InputError`."""
+    """Return the `TransformRequest`; raise `InputError` if an argument is wrong."""
     pencil = None
     if darray is not None:
         pencil = getattr(darray, "pencil", None)
@@ -183,7 +183,7 @@ def understood(
         if functions is not None and (kind := _kind_of(functions)):
             kinds |= dict.fromkeys(group, kind)
     waves = [axis for axis in flat if kinds[axis] == "c2c"]
-    if dtype.kind == "f" and waves:  # the first one to be transformed
+    if dtype.kind == "f" and waves:  # the axis that is transformed first
         kinds[waves[-1]] = "r2c"
     transformed = {axis + 1: _axis(points[axis], fine[axis], kinds[axis]) for axis in flat}
     request = TransformRequest(tuple(fine), tuple(map(tuple, groups)), dtype, dims, transformed)
@@ -192,10 +192,10 @@ def understood(
 
 
 def _axis(points: int, fine: int, kind: str) -> Axis:
-    """Return the `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
+    """Return the `Axis` of an axis, with the rule of mpi4py-fft for its highest mode, ``points // 2``.
 
-    On a finer grid it is split between itself and its twin where their number is even, the number of
-    modes: for real data ``points // 2 + 1``, also where `points` is odd.
+    On a finer grid, if the number of modes is even, this mode is split between itself and its negative counterpart. For
+    real data the number of modes is ``points // 2 + 1``, even if `points` is odd.
     """
     real = kind == "r2c"
     if fine == points or kind in REAL_KINDS:
@@ -208,7 +208,7 @@ def _groups(axes: Axes, count: int, pencil: Pencil | None) -> list[list[int]]:
     """Return the groups of axes, each a list of axes from 0 to count - 1."""
     if axes is None:
         axes = range(count)
-        if pencil is not None:  # the aligned axis comes last, to be transformed first
+        if pencil is not None:  # the aligned axis is put last, so that it is transformed first
             axes = np.roll(axes, count - 1 - pencil.axis).tolist()
     groups = []
     for group in [axes] if isinstance(axes, (int, np.integer)) else axes:
@@ -223,11 +223,11 @@ def _groups(axes: Axes, count: int, pencil: Pencil | None) -> list[list[int]]:
 
 
 def _factors(padding: Padding, count: int) -> list[float]:
-    """Return padding factors of all axes."""
+    """Return the padding factors of all axes."""
     if padding is False or padding is None:
         return [1.0] * count
-    given = np.asarray(padding, float)
-    factors = given.tolist() if given.ndim else [float(given)] * count
+    values = np.asarray(padding, float)
+    factors = values.tolist() if values.ndim else [float(values)] * count
     if len(factors) != count or not all(1 <= factor < np.inf for factor in factors):
         raise InputError(
             f"expected padding to be False, a number, or {count} numbers of 1 or more, received {padding!r}"
@@ -243,7 +243,7 @@ def _dims(
     slab: bool | int | None,
     pencil: Pencil | None,
 ) -> tuple[int, ...]:
-    """Ranks along every axis."""
+    """Return the ranks along every axis."""
     comms = comm if pencil is None else pencil.subcomm
     if not isinstance(comms, MPI.Comm):
         if grid is not None or (slab is not False and slab is not None):
@@ -252,7 +252,7 @@ def _dims(
             )
         if len(comms) != count:
             raise InputError(f"expected a Subcomm of {count} axes, received {len(comms)}")
-        return tuple(one.size for one in comms)
+        return tuple(axis_comm.size for axis_comm in comms)
     if grid is not None:
         if slab is not False and slab is not None:
             raise InputError(f"expected grid or slab, received {grid!r} and {slab!r}")
@@ -276,22 +276,22 @@ def _dims(
 
 
 def _collapsed(groups: list[list[int]], dims: Sequence[int], factors: Sequence[float]) -> list[list[int]]:
-    """Return groups joined with the next one where no rank divides them."""
+    """Return the groups, with neighbours joined if no rank divides them."""
     if any(factor > PADDED for factor in factors):
         raise InputError(
             f"expected no padding with collapse=True, received {factors}: padded axes are groups of their own"
         )
-    found: list[list[int]] = [[]]
+    joined: list[list[int]] = [[]]
     for group in reversed(groups):
         if all(dims[axis] == 1 for axis in group):
-            found[0] = group + found[0]
+            joined[0] = group + joined[0]
         else:
-            found.insert(0, group)
-    return found
+            joined.insert(0, group)
+    return joined
 
 
 def _check_whole(axes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
-    """Every group is whole when its turn comes."""
+    """Raise unless every group is whole when it is transformed."""
     dims = list(dims)
     aligned = axes[-1][-1]
     for group in reversed(axes):

@@ -18,17 +18,17 @@ from .pencil import Subcomm
 def dimensions_of(
     runtime: Runtime, comms: Sequence[MPI.Comm]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the dimensions of the ranks' grid (collective, but for a `Subcomm`, whose ranks have a known order).
+    """Return the dimensions of the ranks' grid (collective, except for a `Subcomm`, whose ranks have a known order).
 
     Returns
     -------
     axes, grid, coordinates : tuple of int
-        Axis and size of every dimension of more than one rank, and this rank's coordinate; the first
-        dimension's runs fastest with the rank.
+        Axis and size of every dimension with more than one rank, and this rank's coordinate; that of the first
+        dimension varies fastest with the rank.
     """
     split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
     sizes = [comm.size for comm in comms]
-    everyone = (
+    all_coordinates = (
         list(np.ndindex(*sizes))
         if isinstance(comms, Subcomm)
         else runtime.coordinator.allgather([comm.rank for comm in comms])
@@ -37,17 +37,17 @@ def dimensions_of(
         grid = tuple(sizes[axis] for axis in order)
         if all(
             rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int)) for dimension, axis in enumerate(order))
-            for rank, where in enumerate(everyone)
+            for rank, where in enumerate(all_coordinates)
         ):
-            here = everyone[runtime.comm.rank]
-            return order, grid, tuple(here[axis] for axis in order)
+            coordinates = all_coordinates[runtime.comm.rank]
+            return order, grid, tuple(coordinates[axis] for axis in order)
     raise InputError(
         f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, received {sizes} ranks per axis"
     )
 
 
 def route_of(groups: Sequence[Sequence[int]], layout: Layout, padded: set[int]) -> tuple[Route, Layout]:
-    """Return the forward route, as `arrays.stages` wants it, and the layout at its end.
+    """Return the forward route, in the form of `arrays.stages`, and the layout at its end.
 
     A padded axis is alone in its group. None separates groups without an exchange.
     """

@@ -1,8 +1,8 @@
-"""`Shared`: the runtimes that the plans on one communicator have in common.
+"""`Shared`: the runtimes that the plans on one communicator share.
 
-They are kept when no plan uses them, for the next ones: a runtime's communicators, its idle threads and what was
-measured would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan
-where a process has hundreds of communicators.
+They are kept for later plans when no plan uses them, because making a runtime's communicators, its threads and its
+measurements takes longer than making a plan. They are closed with their communicator or, if a process has hundreds of
+communicators, with their last plan.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Shared:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}  # by number of workers
-        self._plans: dict[int, int] = {}  # how many use each
+        self._plans: dict[int, int] = {}  # number of plans on each
         self._freed = False
 
     def runtime(self, workers: int, deadline_s: float | None, problem: str | None) -> Runtime:
-        """Return the runtime for one plan more (collective).
+        """Return the runtime for one more plan (collective).
 
         Raises
         ------
         InputError
-            On all ranks, where one has a `problem` with its arguments, or another number of workers.
+            On all ranks, if one has a `problem` with its arguments, or another number of workers.
         """
         first = next(iter(self._runtimes.values()), None)
         if first is None:
@@ -49,7 +49,7 @@ class Shared:
         return self._runtimes[workers]
 
     def leave(self, workers: int) -> None:
-        """Count a plan less (collective)."""
+        """Note that a plan has ended (collective)."""
         self._plans[workers] -= 1
         if self._plans[workers]:
             return
@@ -59,7 +59,7 @@ class Shared:
             self._runtimes[workers].pause()
 
     def close(self) -> None:
-        """Close the runtimes: those in use with their last plan (collective)."""
+        """Close the runtimes, those in use when their last plan ends (collective)."""
         self._freed = True
         for workers, plans in self._plans.items():
             if not plans and workers in self._runtimes:

@@ -1,4 +1,4 @@
-"""`stand_in`: programs and libraries that import mpi4py_fft find the drop-in, unchanged."""
+"""`stand_in`: unchanged programs and libraries that import mpi4py_fft get the drop-in."""
 
 import sys
 from importlib import import_module
@@ -10,7 +10,7 @@ NAME = "mpi4py_fft"
 
 
 def stand_in() -> None:
-    """Let ``import mpi4py_fft`` find the drop-in from now on in this process, with all submodules.
+    """Make ``import mpi4py_fft`` return the drop-in, with all submodules, from now on in this process.
 
     Call it before anything imports mpi4py-fft: for libraries that are built on mpi4py-fft, such as shenfun, and for
     programs that should stay unchanged.

@@ -18,7 +18,7 @@ from .pencil import Pencil
 
 
 class Transform:
-    """One direction of any parallel transform; call it.
+    """One direction of any parallel transform; call it to transform.
 
     Parameters
     ----------
@@ -29,14 +29,14 @@ class Transform:
     pencil : sequence of Pencil
         The pencils of the input and of the result.
     runtime : Runtime, optional
-        The one of a plan, so that what fails on one rank fails on all. mpi4py-fft has no such argument.
+        The runtime of a plan, by which a failure on one rank raises on all. Not an argument of mpi4py-fft.
     axes : sequence of int, optional
-        Those that a plan transforms; nor this one.
+        The axes that a plan transforms. Not an argument of mpi4py-fft.
 
     Attributes
     ----------
     input_array, output_array : ndarray
-        The local arrays of the first serial transform and of the last one: the plan's own.
+        The plan's own arrays: those of the first and of the last serial transform.
     input_pencil, output_pencil : Pencil
     """
 
@@ -74,7 +74,7 @@ class Transform:
 
     @property
     def dtypes(self) -> tuple[np.dtype, np.dtype]:
-        """The data types of the input and of the result."""
+        """Return the data types of the input and of the result."""
         return self.input_array.dtype, self.output_array.dtype
 
     @property
@@ -95,21 +95,21 @@ class Transform:
         input_array : array_like, optional
             The local part; by default the plan's own array.
         output_array : ndarray, optional
-            Where to copy the result to.
+            An array to which the result is copied.
         options
-            For every serial transform: ``normalize=False`` leaves out the division by the number of points,
-            which is the default forward, ``normalize=True`` makes it, backward. A plan also takes ``axes``, those that
-            it transforms.
+            Passed to every serial transform: ``normalize=False`` omits the division by the number of points, which is
+            the default forward; ``normalize=True`` makes it backward, too. A plan also accepts ``axes``, which must be
+            the axes that it transforms.
 
         Returns
         -------
         ndarray
-            `output_array`, or the plan's own.
+            `output_array`, or the plan's own array.
 
         Raises
         ------
         InputError
-            When an argument is bad: on all ranks, if the transform is a plan's.
+            If an argument is bad; on all ranks, if the transform belongs to a plan.
         """
         if self._released:
             raise closed_error("PFFT", "destroyed", False)
@@ -131,7 +131,7 @@ class Transform:
         for serial, exchange, following in zip(self._xfftn, self._transfer, self._xfftn[1:]):
             serial(**options)
             if self._runtime is not None:
-                self._runtime.preflight()  # an exchange would wait for a rank that has failed
+                self._runtime.preflight()  # without it an exchange would wait for a rank that has failed
             exchange(serial.output_array, following.input_array)
         self._xfftn[-1](**options)
         if output_array is None:
@@ -140,18 +140,18 @@ class Transform:
         return output_array
 
     def describe(self) -> str:
-        """Return what it is made of, as text."""
+        """Return the parts of the transform, as text."""
         return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
 
     def release(self) -> None:
-        """Refuse calls from now on: the plan is destroyed, and with it the communicators of the exchanges."""
+        """Raise in later calls, because the plan and the communicators of the exchanges have been freed."""
         self._released = True
 
 
 def arguments_problem(
     shape: tuple[int, ...], input_array: object, output_array: object, options: Mapping[str, Any]
 ) -> str | None:
-    """Return what is wrong with a call's arguments, the result being of so many points here, or None."""
+    """Return what is wrong with a call's arguments, or None; `shape` is the local shape of the result."""
     if masked := mask_problem(input_array=input_array, output_array=output_array):
         return masked
     try:
@@ -180,7 +180,7 @@ def axes_problem(axes: Any, known: Sequence[int], count: int) -> str | None:
 
 
 def copy_problem(own: np.ndarray, input_array: Any) -> str | None:
-    """Copy what a call is given to an array of the plan's own; say what is wrong with it, or None."""
+    """Copy a call's input to the plan's own array; return what is wrong with it, or None."""
     try:
         own[...] = input_array
     except Exception as error:  # a user's object can raise anything

@@ -54,16 +54,16 @@ class Axis:
         """Return FFTW's number of the cosine or sine transform in a direction; None for a Fourier transform."""
         if self.kind not in REAL_KINDS:
             return None
-        one = REAL_KINDS[self.kind]
-        return one.number if forward else REAL_KINDS[one.inverse].number
+        kind = REAL_KINDS[self.kind]
+        return kind.number if forward else REAL_KINDS[kind.inverse].number
 
     def scaled_ends(self, forward: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ends that are multiplied by sqrt(2) before the transform, and those divided by it afterwards."""
         if not self.orthogonal or self.kind not in REAL_KINDS:
             return (), ()
-        one = REAL_KINDS[self.kind]
-        one = one if forward else REAL_KINDS[one.inverse]
-        return one.before, one.after
+        kind = REAL_KINDS[self.kind]
+        kind = kind if forward else REAL_KINDS[kind.inverse]
+        return kind.before, kind.after
 
     def transform(
         self, program: CompiledProgram, plan: LineTransform, target: View, source: View, axis: int, forward: bool
@@ -80,8 +80,8 @@ class Axis:
             self._scale_end(program, target.moved_axis(axis, 0), end, sqrt(0.5))
 
     def _scale_end(self, program: CompiledProgram, view: View, end: int, factor: float) -> None:
-        one = _one(view, end % self.points)
-        program.copy(one, one, factor)
+        end_view = _one(view, end % self.points)
+        program.copy(end_view, end_view, factor)
 
     def length(self, spectral: bool) -> int:
         """Return the length of the axis in an array."""
@@ -102,11 +102,11 @@ class Axis:
     @property
     def segments(self) -> list[tuple[slice, slice]]:
         """Return pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
-        found = mode_segments(self.points, self.fine, half=self.real)
+        pairs = mode_segments(self.points, self.fine, half=self.real)
         if self.nyquist != "drop":
             kept = slice(0, self.points // 2 + 1)
-            found[0] = kept, kept
-        return found
+            pairs[0] = kept, kept
+        return pairs
 
     def fold(self, program: CompiledProgram, modes: View) -> None:
         """Add the negative counterpart of mode ``points // 2`` to that mode, in modes of the fine grid along axis 0."""

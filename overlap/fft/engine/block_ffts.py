@@ -74,8 +74,8 @@ class BlockInPlace:
         for position, axis in enumerate(axes):
             bounds = [[slice(None)]] * len(shape)
             # Forward: axes that have been transformed; backward: axes that are still to be transformed.
-            for other in axes[:position] if forward else axes[position + 1 :]:
-                bounds[other] = [pair[1] for pair in lines[other].segments]
+            for other_axis in axes[:position] if forward else axes[position + 1 :]:
+                bounds[other_axis] = [pair[1] for pair in lines[other_axis].segments]
             for where in product(*bounds):
                 source, target = (end[where].array(memory) for end in self._ends_of(axis, modes, physical))
                 plan = LineTransform(
@@ -148,21 +148,21 @@ class BlockChain:
         kinds = [(fine, np.dtype(f"f{dtype.itemsize // 2}") if real else dtype), (spectral, dtype), (spectral, dtype)]
         self.nbytes, self._ends = after, []
         kinds = kinds if direction.forward else kinds[::-1]
-        for one, kind in kinds[:1] + kinds[-min(2, len(lines)) :]:
-            view = _in_scratch(one, lines, kind, self.nbytes)
+        for shape_there, kind in kinds[:1] + kinds[-min(2, len(lines)) :]:
+            view = _in_scratch(shape_there, lines, kind, self.nbytes)
             self._ends.append(view)
             self.nbytes += -(-view.nbytes // ALIGNMENT) * ALIGNMENT
         self._plans, self._forward = [], direction.forward
         if 0 in spectral:
             return
         memory = empty(self.nbytes, np.uint8)
-        given, between, result = (view.array(memory) for view in (*self._ends[:2], self._ends[-1]))
+        source_array, between, result = (view.array(memory) for view in (*self._ends[:2], self._ends[-1]))
         for number, axis in enumerate(lines):
             first, last = number == 0, number == len(lines) - 1
             self._plans.append(
                 (
                     LineTransform(
-                        given if first else between,
+                        source_array if first else between,
                         result if last else between,
                         axis,
                         direction.forward,
@@ -199,8 +199,8 @@ class BlockChain:
 
     def write(self, program: CompiledProgram, source: View, target: View) -> None:
         for plan, line, axis, first, last in self._plans:
-            there, here = target if last else self._ends[1], source if first else self._ends[1]
-            line.transform(program, plan, there, here, axis, self._forward)
+            fft_target, fft_source = target if last else self._ends[1], source if first else self._ends[1]
+            line.transform(program, plan, fft_target, fft_source, axis, self._forward)
 
 
 class BlockFromArray:
@@ -225,10 +225,10 @@ class BlockFromArray:
         self.nbytes = room + target.nbytes
         self._plan = None
         if 0 not in shape:
-            given = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
+            source_array = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
             result = target.array(empty(self.nbytes, np.uint8))
             self._plan = LineTransform(
-                given,
+                source_array,
                 result,
                 axis,
                 direction.forward,

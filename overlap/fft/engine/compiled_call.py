@@ -153,23 +153,23 @@ def execute_call(tables: int, arrays: int, scratch: int) -> int:
     state = carray(words(listed[8]), (listed[9],))
     if exchange_word(address_of(state) + 8 * BUSY, 1):
         return BUSY_ELSEWHERE
-    found = OVER
+    outcome = OVER
     if state[AGREES]:
         state[NUMBERS : SUMS + 3] = mpi[REDUCED : REDUCED + 6]
-        found = _header(mpi, state)
-    if found == OVER:
+        outcome = _header(mpi, state)
+    if outcome == OVER:
         state[BEGAN] = clock_ns(address_of(state) + 8 * CLOCK)
         state[WAITED] = 0
-        found = _run(code, rows, exchanges, mpi, state, arrays, scratch)
-        if found == OVER and state[AGREES]:
-            found = _agreed(mpi, state, len(rows))
+        outcome = _run(code, rows, exchanges, mpi, state, arrays, scratch)
+        if outcome == OVER and state[AGREES]:
+            outcome = _agreed(mpi, state, len(rows))
         state[ENDED] = clock_ns(address_of(state) + 8 * CLOCK)
-        if found == OVER:
+        if outcome == OVER:
             _count(state, state[LOADS])
             _count(state, state[LOADS + 1])
-    state[OUTCOME] = found
+    state[OUTCOME] = outcome
     exchange_word(address_of(state) + 8 * BUSY, 0)
-    return found
+    return outcome
 
 
 @njit
@@ -232,7 +232,7 @@ def _header(mpi: np.ndarray, state: np.ndarray) -> int:
 def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
     """Make the agreement at the end: this rank has not failed, and has issued the call's operations."""
     _begin(state, WAITING, rows)
-    given = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
+    call_arguments = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
     if mpi[RENDEZVOUS]:
         _send(mpi, mpi[AGREEMENT_WORD])
         state[SUMS : SUMS + 3] = 0
@@ -242,11 +242,11 @@ def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
             state[SUMS + 1] = (state[SUMS + 1] + (word >> FLAG_BITS)) & VALUE
             state[SUMS + 2] += (word & FLAGS) >> 1
     elif mpi[POLLS]:
-        state[CODE] = call_mpi(mpi[IALLREDUCE], given + (address_of(state) + 8 * REQUEST,))
+        state[CODE] = call_mpi(mpi[IALLREDUCE], call_arguments + (address_of(state) + 8 * REQUEST,))
         if state[CODE] == 0:
             _complete(mpi, state)
     else:
-        state[CODE] = call_mpi(mpi[ALLREDUCE], given)
+        state[CODE] = call_mpi(mpi[ALLREDUCE], call_arguments)
     _end(state)
     if state[CODE]:
         return REFUSED
@@ -297,7 +297,7 @@ def _rested(state: np.ndarray, sleep: int) -> int:
 def _exchanged(mpi: np.ndarray, state: np.ndarray, exchange: np.ndarray, bases: np.ndarray, number: int) -> int:
     """Make an exchange; return MPI's error code, 0 for success."""
     _begin(state, WAITING, number)
-    given = (
+    call_arguments = (
         bases[SEND],
         exchange[COUNTS_SENT],
         exchange[STARTS_SENT],
@@ -309,12 +309,12 @@ def _exchanged(mpi: np.ndarray, state: np.ndarray, exchange: np.ndarray, bases: 
         words(exchange[COMM])[0],
     )
     if mpi[POLLS]:
-        state[CODE] = call_mpi(mpi[IALLTOALLV], given + (address_of(state) + 8 * REQUEST,))
+        state[CODE] = call_mpi(mpi[IALLTOALLV], call_arguments + (address_of(state) + 8 * REQUEST,))
         if state[CODE] == 0:
             state[STARTED] = 1
             _complete(mpi, state)
     else:
-        state[CODE] = call_mpi(mpi[ALLTOALLV], given)
+        state[CODE] = call_mpi(mpi[ALLTOALLV], call_arguments)
     _end(state)
     return state[CODE]
 

@@ -105,9 +105,13 @@ def _returned(function: Any, places: BlockPlaces, read_only: bool) -> types.Type
     """Return the type that a `Function` returns for its planes; None if it cannot be compiled for them."""
     plane = types.Array(numba.from_dtype(places.dtype), 2, "C")
     out = plane if places.outputs == 1 else types.UniTuple(plane, places.outputs)
-    given = (plane,) * places.inputs + (plane.copy(readonly=read_only),) * places.shared + (out,) * function.takes_out
+    argument_types = (
+        (plane,) * places.inputs + (plane.copy(readonly=read_only),) * places.shared + (out,) * function.takes_out
+    )
     try:
-        return types.Dispatcher(function.function).get_call_type(cpu_target.typing_context, given, {}).return_type
+        return (
+            types.Dispatcher(function.function).get_call_type(cpu_target.typing_context, argument_types, {}).return_type
+        )
     except (NumbaError, TypeError, AttributeError):  # numba raises the last for `shared *= 2`
         return None
 
@@ -154,36 +158,36 @@ def _callback(function: Any, takes_out: bool, places: BlockPlaces, failed: int) 
     after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs, places.outputs == 1)
 
     @numba.njit
-    def copied(made: np.ndarray, returned: np.ndarray) -> None:
+    def copied(targets: np.ndarray, returned: np.ndarray) -> None:
         # A loop, because numba takes seconds to compile an assignment of arrays.
-        if made.shape != returned.shape:
+        if targets.shape != returned.shape:
             raise ValueError("shape")
-        for row in range(made.shape[0]):
-            for column in range(made.shape[1]):
-                made[row, column] = returned[row, column]
+        for row in range(targets.shape[0]):
+            for column in range(targets.shape[1]):
+                targets[row, column] = returned[row, column]
 
     if takes_out and single:
 
         @numba.njit
-        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
-            function(*(given + (made[0],)))
+        def fill(given: tuple[np.ndarray, ...], targets: tuple[np.ndarray, ...]) -> None:
+            function(*(given + (targets[0],)))
     elif takes_out:
 
         @numba.njit
-        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
-            function(*(given + (made,)))
+        def fill(given: tuple[np.ndarray, ...], targets: tuple[np.ndarray, ...]) -> None:
+            function(*(given + (targets,)))
     elif single:
 
         @numba.njit
-        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
-            copied(made[0], function(*given))
+        def fill(given: tuple[np.ndarray, ...], targets: tuple[np.ndarray, ...]) -> None:
+            copied(targets[0], function(*given))
     else:
 
         @numba.njit
-        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
+        def fill(given: tuple[np.ndarray, ...], targets: tuple[np.ndarray, ...]) -> None:
             returned = function(*given)
             for number in range(outputs):
-                copied(made[number], returned[number])
+                copied(targets[number], returned[number])
 
     @numba.cfunc(types.void(types.int64, types.int64, types.int64))
     def call(rows: int, shared_address: int, block_address: int) -> None:

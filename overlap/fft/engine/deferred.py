@@ -97,13 +97,13 @@ class DeferredTiles:
         stage, blocks = self._stage, self._stage.blocks
         where = (slice(None),) * blocks.along
         for number in range(part.start, part.stop):
-            here = blocks.unit(number)
-            if length_of(here):
-                there = (*where, moved(here, -self._row))
-                self._sweeps[length_of(here)].write(
+            unit = blocks.unit(number)
+            if length_of(unit):
+                piece_part = (*where, moved(unit, -self._row))
+                self._sweeps[length_of(unit)].write(
                     program,
-                    [source[(*where, here)]],
-                    [stage.wire.rounded(target[self._own[number]]), *(piece[there] for piece in self._pieces)],
+                    [source[(*where, unit)]],
+                    [stage.wire.rounded(target[self._own[number]]), *(piece[piece_part] for piece in self._pieces)],
                     scale,
                 )
 
@@ -119,16 +119,16 @@ class DeferredTiles:
         split, where = blocks.transpose.split, (slice(None),) * blocks.along
         first, length = message.received[blocks.rank][split].start, target.shape[split]
         for number in range(self._done, blocks.units):
-            here = blocks.unit(number)
-            if length_of(here):
-                there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)]
+            unit = blocks.unit(number)
+            if length_of(unit):
+                piece_part, sweep = (*where, moved(unit, -self._row)), stage.then[length_of(unit)]
                 assert isinstance(sweep, Sweep)  # tiles that are set aside do not go to the target
                 sweep = sweep.overlapping()
                 groups = sweep.groups[part]
                 sweep.write(
                     program,
-                    [_in_all(piece[there], split, first, length) for piece in pieces],
-                    [target[(*where, here)]],
+                    [_in_all(piece[piece_part], split, first, length) for piece in pieces],
+                    [target[(*where, unit)]],
                     blocks=slice(groups[0].start, groups[-1].stop),
                 )
 

@@ -38,13 +38,13 @@ def _zero(target: int, line: np.ndarray) -> None:
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
             for k in range(line[LENGTHS + 2]):
-                there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
+                to_at = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
                 if nbytes == 0:
-                    clear(there, line[LENGTHS + 3])
+                    clear(to_at, line[LENGTHS + 3])
                     continue
                 for _ in range(line[LENGTHS + 3]):
-                    clear(there, nbytes)
-                    there += line[TARGET_STRIDES + 3]
+                    clear(to_at, nbytes)
+                    to_at += line[TARGET_STRIDES + 3]
 
 
 @njit
@@ -54,16 +54,18 @@ def _add(target: int, source: int, line: np.ndarray) -> None:
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
             for k in range(line[LENGTHS + 2]):
-                here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1] + k * line[SOURCE_STRIDES + 2]
-                there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
+                from_at = (
+                    source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1] + k * line[SOURCE_STRIDES + 2]
+                )
+                to_at = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
                 for _ in range(line[LENGTHS + 3]):
                     for at in range(0, nbytes, precision):
                         if precision == 8:
-                            store(there + at, load(there + at, 0.0) + load(here + at, 0.0))
+                            store(to_at + at, load(to_at + at, 0.0) + load(from_at + at, 0.0))
                         else:
-                            store(there + at, load(there + at, np.float32(0)) + load(here + at, np.float32(0)))
-                    here += line[SOURCE_STRIDES + 3]
-                    there += line[TARGET_STRIDES + 3]
+                            store(to_at + at, load(to_at + at, np.float32(0)) + load(from_at + at, np.float32(0)))
+                    from_at += line[SOURCE_STRIDES + 3]
+                    to_at += line[TARGET_STRIDES + 3]
 
 
 @njit

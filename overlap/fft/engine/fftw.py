@@ -114,7 +114,7 @@ def only_wisdom(dtype: DTypeLike, text: str) -> Iterator[bool]:
 
 def learned() -> list[bytes]:
     """Return all wisdom of this process, in the precisions of plans, for `relearn`."""
-    return [one.wisdom() for one in _of_plans()]
+    return [fftw.wisdom() for fftw in _of_plans()]
 
 
 def relearn(wisdom: Sequence[bytes]) -> None:

@@ -132,10 +132,10 @@ class _Libraries:
         """Return the file that has a variable, as the system has loaded it."""
         address = ctypes.addressof(ctypes.c_char.in_dll(self.holder(name), name))
         for line in Path("/proc/self/maps").read_text().splitlines():
-            found = line.split(maxsplit=5)
-            start, stop = (int(one, 16) for one in found[0].split("-"))
-            if start <= address < stop and len(found) == 6:
-                return found[5]
+            words = line.split(maxsplit=5)
+            start, stop = (int(bound, 16) for bound in words[0].split("-"))
+            if start <= address < stop and len(words) == 6:
+                return words[5]
         return self.holder(name)._name
 
 
@@ -158,7 +158,7 @@ def _libraries() -> _Libraries:
 def _named(path: Path) -> list[ctypes.PyDLL]:
     """Load the libraries of single and double precision in a folder, or beside a library of one of them."""
     folder = path if path.is_dir() else path.parent
-    found = []
+    libraries = []
     for kind in ("", "f"):
         files = sorted(folder.glob(f"libfftw3{kind}.so*")) + sorted(folder.glob(f"libfftw3{kind}.*dylib"))
         files += sorted(folder.glob(f"libfftw3{kind}-*.so*"))  # names of the libraries in a wheel
@@ -170,14 +170,14 @@ def _named(path: Path) -> list[ctypes.PyDLL]:
             except OSError:
                 continue
             if hasattr(library, f"fftw{kind}_execute_dft"):
-                found.append(library)
+                libraries.append(library)
                 break
-    if len(found) < 2:
+    if len(libraries) < 2:
         raise InputError(
             f"expected {ENVIRONMENT} to name a folder with the shared libraries of FFTW in double and in single "
             f"precision (libfftw3.so and libfftw3f.so), or one of them, received {str(path)!r}"
         )
-    return found
+    return libraries
 
 
 def _of_pyfftw() -> ctypes.PyDLL:

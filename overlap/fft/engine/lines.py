@@ -93,14 +93,14 @@ class LineTransform:
         physical = source if kind != "dft_c2r" else target
         parts = 2 if kind == "r2r" and source.dtype.kind == "c" else 1  # numbers of an element for the plan
         dimensions = [
-            _Dimension(length, here * parts // source.itemsize, there * parts // target.itemsize)
-            for length, here, there in zip(physical.shape, source.strides, target.strides)
+            _Dimension(length, source_stride * parts // source.itemsize, target_stride * parts // target.itemsize)
+            for length, source_stride, target_stride in zip(physical.shape, source.strides, target.strides)
         ]
         line = dimensions.pop(axis)
         if parts > 1:
             dimensions.append(_Dimension(parts, 1, 1))
         # Batched axes by descending strides, so that FFTW need not search for an order.
-        batch = sorted(dimensions, key=lambda one: one.output, reverse=True)
+        batch = sorted(dimensions, key=lambda dimension: dimension.output, reverse=True)
         kept = PRESERVE_INPUT if keep else DESTROY_INPUT
         direction: list[Any] = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
         if real_kind is not None:

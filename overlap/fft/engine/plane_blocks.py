@@ -104,14 +104,14 @@ class PlaneBlocks:
         self._nx, self._dtype = nx, dtype
         self._field_nbytes = -(-self.together * self._height_nbytes // ALIGNMENT) * ALIGNMENT
         self._fields_nbytes = sum(counts) * self._field_nbytes
-        one = slice(0, 1)
+        first_slice = slice(0, 1)
         self._sweeps = {}
         for height in set(map(length_of, self.rows)) if nx else ():
             inside, spectral = slice(0, height), modes_dtype(dtype, {X: lines[X]})
-            here = [(one, inside, slice(0, nx))]
+            rows_box = [(first_slice, inside, slice(0, nx))]
             boxes = [
-                [(one, inside, box[X]) for box in boxes]
-                for boxes in (back.message(one).received, forth.message(one).sent)
+                [(first_slice, inside, box[X]) for box in boxes]
+                for boxes in (back.message(first_slice).received, forth.message(first_slice).sent)
             ]
             self._sweeps[height] = (
                 Sweep(
@@ -120,11 +120,17 @@ class PlaneBlocks:
                     spectral,
                     Direction(False, effort),
                     boxes[0],
-                    here,
+                    rows_box,
                     self._fields_nbytes,
                 ),
                 Sweep(
-                    (1, height, nx), {X: lines[X]}, dtype, Direction(True, effort), here, boxes[1], self._fields_nbytes
+                    (1, height, nx),
+                    {X: lines[X]},
+                    dtype,
+                    Direction(True, effort),
+                    rows_box,
+                    boxes[1],
+                    self._fields_nbytes,
                 ),
             )
         nbytes = max(
@@ -138,18 +144,18 @@ class PlaneBlocks:
 
     def _view(self, number: int, height: int, plane: int = 0) -> View:
         """Return the view of one plane, of `height` rows, of a block's input or output `number` in scratch memory."""
-        one = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
-        return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
+        plane_view = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
+        return replace(plane_view, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
     def arrays(self, rows: slice, planes: int = 1) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return this worker's real-space fields of a block, (planes * rows, nx): inputs, and outputs."""
         worker, height = worker_index(), length_of(rows)
-        found = self._arrays[worker].get((height, planes))
-        if found is None:
+        fields_of_block = self._arrays[worker].get((height, planes))
+        if fields_of_block is None:
             memory, inputs = self._scratch[worker], self.counts[0]
             fields = [self._view(number, planes * height).array(memory)[0] for number in range(sum(self.counts))]
-            found = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
-        return found
+            fields_of_block = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
+        return fields_of_block
 
     def places(self, shared: int, shared_step: int) -> BlockPlaces:
         """Return the places of a block's fields and of `shared` shared fields, for a compiled function."""

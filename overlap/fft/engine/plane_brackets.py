@@ -115,8 +115,8 @@ class PlaneBrackets:
         lines = self._lines = self._gradients[:1].reshaped(self._gradients.shape[1:])
 
         def planned(source: View, target: View, axis: int, forward: bool) -> LineTransform:
-            given, result = (view.array(self._scratch[0]) for view in (source, target))
-            return LineTransform(given, result, axis, forward, effort, keep=True)
+            source_array, result = (view.array(self._scratch[0]) for view in (source, target))
+            return LineTransform(source_array, result, axis, forward, effort, keep=True)
 
         self._rows = planned(self._loaded[:2], self._columns[:, : 2 * nky - 1], 2, False)
         self._to_real = planned(self._columns, self._gradients, 1, False)
@@ -124,7 +124,10 @@ class PlaneBrackets:
         ends = [(slice(0, nky), slice(0, nky))]
         if nky > 1:
             ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
-        self._ends = [(planned(lines[here], self._spectrum(0)[there], 1, True), here, there) for here, there in ends]
+        self._ends = [
+            (planned(lines[line_part], self._spectrum(0)[spectrum_part], 1, True), line_part, spectrum_part)
+            for line_part, spectrum_part in ends
+        ]
 
     def _spectrum(self, pair: int) -> View:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
@@ -217,10 +220,10 @@ class PlaneBrackets:
             if piece.size:
                 argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx, *self._spacing)
                 part = piece[:, block].stepping(PLANES, length_of(block))
-                given = self._as_doubles(part)
-                if given is not part:
-                    program.copy(given, part)
-                program.call(_spread.address, argument, self._loaded, given)
+                doubles = self._as_doubles(part)
+                if doubles is not part:
+                    program.copy(doubles, part)
+                program.call(_spread.address, argument, self._loaded, doubles)
 
     def _write_to_real(self, program: CompiledProgram, pair: int) -> None:
         """Write the transforms of f_x + i f_y of a pair of planes to real space.
@@ -242,8 +245,8 @@ class PlaneBrackets:
             advecting,
         )
         program.transform(self._to_lines, self._lines, self._brackets)
-        for transform, here, there in self._ends:
-            program.transform(transform, self._spectrum(pair)[there], self._lines[here])
+        for transform, line_part, spectrum_part in self._ends:
+            program.transform(transform, self._spectrum(pair)[spectrum_part], self._lines[line_part])
 
     def _write_store(self, program: CompiledProgram, block: slice) -> None:
         """Write the storing of the brackets' modes of a block of planes to the place from which they are sent."""
@@ -261,10 +264,10 @@ class PlaneBrackets:
                     length_of(block), rows, self._modes[1], first, lines, nx, 0.5 / self._brackets.size
                 )
                 part = piece[:, block].stepping(PLANES, length_of(block))
-                made = self._as_doubles(part)
-                program.call(_separate.address, argument, made, self._spectra)
-                if made is not part:
-                    program.copy(part, made)
+                doubles = self._as_doubles(part)
+                program.call(_separate.address, argument, doubles, self._spectra)
+                if doubles is not part:
+                    program.copy(part, doubles)
 
     @staticmethod
     def _rows_of(boxes: Sequence[Sequence[slice]]) -> list[tuple[int, int]]:
@@ -294,10 +297,10 @@ def _spread(argument: Any, source: Any, target: Any) -> None:
 
     Their factor is i (kx + i ky), and f(-k) = conj f(k).
     """
-    given = carray(pointer(argument), 8, np.float64)
-    planes, rows, nkx = int(given[0]), int(given[1]), int(given[2])
-    first, lines, nx = int(given[3]), int(given[4]), int(given[5])
-    dky, dkx = given[6], given[7]
+    numbers = carray(pointer(argument), 8, np.float64)
+    planes, rows, nkx = int(numbers[0]), int(numbers[1]), int(numbers[2])
+    first, lines, nx = int(numbers[3]), int(numbers[4]), int(numbers[5])
+    dky, dkx = numbers[6], numbers[7]
     piece = carray(pointer(source), (planes, rows, nkx), np.complex128)
     modes = carray(pointer(target), (planes, lines, nx), np.complex128)
     last = lines // 2
@@ -319,11 +322,11 @@ def _spread(argument: Any, source: Any, target: Any) -> None:
 @_c_function
 def _multiply(argument: Any, source: Any, target: Any) -> None:
     """Compute a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is one."""
-    given = carray(pointer(argument), 3, np.float64)
-    planes, points = int(given[0]), int(given[1])
+    numbers = carray(pointer(argument), 3, np.float64)
+    planes, points = int(numbers[0]), int(numbers[1])
     advecting = carray(pointer(source), (planes, points), np.complex128)
     gradients = carray(pointer(target), (2, points), np.complex128)
-    brackets = carray(pointer(target + int(given[2])), points, np.complex128)
+    brackets = carray(pointer(target + int(numbers[2])), points, np.complex128)
     if planes == 1:
         for x in range(points):
             a, f = advecting[0, x], gradients[0, x]
@@ -341,24 +344,24 @@ def _separate(argument: Any, source: Any, target: Any) -> None:
 
     2 b_k = c_k + conj c_(-k), 2 d_k = -i (c_k - conj c_(-k)).
     """
-    given = carray(pointer(argument), 7, np.float64)
-    planes, rows, nkx = int(given[0]), int(given[1]), int(given[2])
-    first, lines, nx = int(given[3]), int(given[4]), int(given[5])
-    scale, pairs = given[6], (planes + 1) // 2
+    numbers = carray(pointer(argument), 7, np.float64)
+    planes, rows, nkx = int(numbers[0]), int(numbers[1]), int(numbers[2])
+    first, lines, nx = int(numbers[3]), int(numbers[4]), int(numbers[5])
+    scale, pairs = numbers[6], (planes + 1) // 2
     spectra = carray(pointer(source), (pairs, lines, nx), np.complex128)
     piece = carray(pointer(target), (planes, rows, nkx), np.complex128)
     most = nkx // 2
     for pair in range(pairs):
         for row in range(rows):
             number = first + row
-            here, mirrored = spectra[pair, number], spectra[pair, (lines - number) % lines]
+            line, mirrored = spectra[pair, number], spectra[pair, (lines - number) % lines]
             # If there is one plane only, b overwrites what is written to d.
             b, d = piece[2 * pair, row], piece[min(2 * pair + 1, planes - 1), row]
             for kx in range(most + 1):
-                c, opposite = here[kx], mirrored[(nx - kx) % nx]
+                c, opposite = line[kx], mirrored[(nx - kx) % nx]
                 d[most + kx] = complex(scale * (c.imag + opposite.imag), scale * (opposite.real - c.real))
                 b[most + kx] = complex(scale * (c.real + opposite.real), scale * (c.imag - opposite.imag))
             for kx in range(1, most + 1):
-                c, opposite = here[nx - kx], mirrored[kx]
+                c, opposite = line[nx - kx], mirrored[kx]
                 d[most - kx] = complex(scale * (c.imag + opposite.imag), scale * (opposite.real - c.real))
                 b[most - kx] = complex(scale * (c.real + opposite.real), scale * (c.imag - opposite.imag))

@@ -75,9 +75,9 @@ class View:
 
         Without the gaps, lines whose length is a power of two would compete for the same places in the cache.
         """
-        others = shape[:axis] + shape[axis + 1 :]
+        other_lengths = shape[:axis] + shape[axis + 1 :]
         line = -(-shape[axis] * dtype.itemsize // REQUIRED_ALIGNMENT) * REQUIRED_ALIGNMENT
-        strides = strides_of(others, line + GAP_NBYTES)
+        strides = strides_of(other_lengths, line + GAP_NBYTES)
         return cls(base, tuple(shape), (*strides[:axis], dtype.itemsize, *strides[axis:]), dtype)
 
     @property
@@ -96,8 +96,8 @@ class View:
         """Return the part that slices select, one per axis from the first one on."""
         where = where if isinstance(where, tuple) else (where,)
         shape, offset = list(self.shape), self.offset
-        for axis, one in enumerate(where):
-            start, stop, _ = one.indices(self.shape[axis])
+        for axis, selection in enumerate(where):
+            start, stop, _ = selection.indices(self.shape[axis])
             shape[axis] = max(0, stop - start)
             offset += start * self.strides[axis]
         part = object.__new__(View)  # like `replace`, but three times as fast: programs have thousands of parts
@@ -113,7 +113,8 @@ class View:
             and self.aligned
             and (self.offset | self.step) % REQUIRED_ALIGNMENT == 0
             and all(
-                length == 1 or here == there for length, here, there in zip(self.shape, self.strides, other.strides)
+                length == 1 or stride == other_stride
+                for length, stride, other_stride in zip(self.shape, self.strides, other.strides)
             )
         )
 
@@ -126,7 +127,10 @@ class View:
     def reshaped(self, shape: tuple[int, ...]) -> View:
         """Return the view, which must be C-contiguous, with another shape."""
         expected = strides_of(self.shape, self.dtype.itemsize)
-        if not all(length == 1 or here == there for length, here, there in zip(self.shape, self.strides, expected)):
+        if not all(
+            length == 1 or stride == expected_stride
+            for length, stride, expected_stride in zip(self.shape, self.strides, expected)
+        ):
             raise ValueError(f"expected a contiguous view, received {self}")
         return replace(self, shape=tuple(shape), strides=strides_of(shape, self.dtype.itemsize))
 
@@ -162,14 +166,14 @@ class CompiledProgram:
 
     def copy(self, target: View, source: View, scale: float = 1.0) -> None:
         """Copy an array times a number, and convert it if the target has another precision."""
-        given, made = _precision(source.dtype), _precision(target.dtype)
-        converts = given != made or (given == 8 and target.rounding)
+        source_precision, target_precision = _precision(source.dtype), _precision(target.dtype)
+        converts = source_precision != target_precision or (source_precision == 8 and target.rounding)
         for line in self._box(copy_table.CONVERT if converts else copy_table.COPY, target, source):
             if converts:
-                line[copy_table.CONVERSION] = _CONVERSIONS[given, made]
+                line[copy_table.CONVERSION] = _CONVERSIONS[source_precision, target_precision]
                 line[copy_table.FLAG] = target.rounding
             elif scale != 1.0:
-                line[copy_table.PRECISION] = given
+                line[copy_table.PRECISION] = source_precision
             if converts or scale != 1.0:
                 line[copy_table.SCALE] = int(np.float64(scale).view(np.int64))
 

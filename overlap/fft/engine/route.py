@@ -35,10 +35,10 @@ def for_stages(route: Route, real: int | None, forward: bool) -> Route:
     ]
     if isinstance(route[1], AxisSwap) and len(route[0]) > 1:
         kept = tuple(axis for axis in route[0] if axis == route[1].split)
-        others = tuple(axis for axis in route[0] if axis not in kept)
+        before = tuple(axis for axis in route[0] if axis not in kept)
         if real in route[0]:  # after some of these, before the others
             return [route[0][:1], None, route[0][1:], *route[1:]]
         if real is not None:  # its axis comes later
-            return [others, None, kept, *route[1:]]
-        return [kept, route[1], (*route[2], *others), *route[3:]]
+            return [before, None, kept, *route[1:]]
+        return [kept, route[1], (*route[2], *before), *route[3:]]
     return route

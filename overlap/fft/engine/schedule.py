@@ -294,25 +294,25 @@ class Schedule:
         listed = _addresses_and_lengths(tables)
         call.kept = kept, tables, listed  # kept alive for MPI and compiled code
         # Compiled code is loaded here, where a failure on one rank is reported to all.
-        empty = [np.zeros_like(call.state) if some is call.state else some[:0] for some in tables]
+        empty = [np.zeros_like(call.state) if table is call.state else table[:0] for table in tables]
         nothing = _addresses_and_lengths(empty)
         execute_call(address_of(nothing), 0, 0)
         return call, address_of(listed)
 
     def _spans(self) -> list[tuple[str, str]]:
         """List kind and label of every row, for a trace."""
-        found = []
+        spans = []
         for row, number in enumerate(self._slice_of):
             label, issue = self._labels[number], self._exchanges.get(row)
-            found.append(("compute", f"slice {label}") if issue is None else ("communicate", label_of(issue, label)))
-        return found
+            spans.append(("compute", f"slice {label}") if issue is None else ("communicate", label_of(issue, label)))
+        return spans
 
 
 def stand_ins(arrays: Sequence[np.ndarray]) -> list[ArrayReference]:
     """Return a call's arrays with placeholder addresses, so that the recorded steps serve all arrays of their kind."""
     return [
-        ArrayReference(given, stand_in(number) + address_of(given) % REQUIRED_ALIGNMENT)
-        for number, given in enumerate(arrays)
+        ArrayReference(array, stand_in(number) + address_of(array) % REQUIRED_ALIGNMENT)
+        for number, array in enumerate(arrays)
     ]
 
 
@@ -323,7 +323,7 @@ def addresses_of(arrays: Iterable[np.ndarray]) -> array[int]:
 
 def kind_of(arrays: Iterable[np.ndarray]) -> tuple[Any, ...]:
     """Return the kind of a call's arrays, on which its schedule depends."""
-    return tuple((given.strides, address_of(given) % REQUIRED_ALIGNMENT) for given in arrays)
+    return tuple((array.strides, address_of(array) % REQUIRED_ALIGNMENT) for array in arrays)
 
 
 def stand_in(number: int) -> int:
@@ -338,4 +338,4 @@ def _number_of(address: int) -> int | None:
 
 
 def _addresses_and_lengths(tables: Sequence[np.ndarray]) -> np.ndarray:
-    return np.array([(address_of(some), len(some)) for some in tables], np.int64)
+    return np.array([(address_of(table), len(table)) for table in tables], np.int64)

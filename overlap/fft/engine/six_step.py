@@ -96,40 +96,45 @@ class TwiddleFactors:
                     np.int64,
                 )
             )
-            there = replace(part, offset=part.offset + offset)
-            program.call(_TWIDDLE.address, address_of(self._arguments[-1]), there, there)
+            part_of_box = replace(part, offset=part.offset + offset)
+            program.call(_TWIDDLE.address, address_of(self._arguments[-1]), part_of_box, part_of_box)
 
 
 def twiddle(argument: Any, source: Any, target: Any) -> None:
     """Multiply a box of complex numbers by twiddle factors; `argument`: address of the words of `TwiddleFactors`."""
-    given = words(argument)
-    points, shift, precision = given[POINTS], given[SHIFT], given[PRECISION]
+    box_words = words(argument)
+    points, shift, precision = box_words[POINTS], box_words[SHIFT], box_words[PRECISION]
     mask = (1 << shift) - 1
-    fine = carray(pointer(given[FINE]), mask + 1, np.complex128)
-    coarse = carray(pointer(given[COARSE]), (points + mask) // (mask + 1), np.complex128)
-    by = given[STRIDE + 3]
-    for i in range(given[LENGTH]):
-        for j in range(given[LENGTH + 1]):
-            for k in range(given[LENGTH + 2]):
-                row = given[ROW] + i * given[ROW_STEP] + j * given[ROW_STEP + 1] + k * given[ROW_STEP + 2]
-                column = (
-                    given[COLUMN] + i * given[COLUMN_STEP] + j * given[COLUMN_STEP + 1] + k * given[COLUMN_STEP + 2]
+    fine = carray(pointer(box_words[FINE]), mask + 1, np.complex128)
+    coarse = carray(pointer(box_words[COARSE]), (points + mask) // (mask + 1), np.complex128)
+    by = box_words[STRIDE + 3]
+    for i in range(box_words[LENGTH]):
+        for j in range(box_words[LENGTH + 1]):
+            for k in range(box_words[LENGTH + 2]):
+                row = (
+                    box_words[ROW] + i * box_words[ROW_STEP] + j * box_words[ROW_STEP + 1] + k * box_words[ROW_STEP + 2]
                 )
-                there = target + i * given[STRIDE] + j * given[STRIDE + 1] + k * given[STRIDE + 2]
+                column = (
+                    box_words[COLUMN]
+                    + i * box_words[COLUMN_STEP]
+                    + j * box_words[COLUMN_STEP + 1]
+                    + k * box_words[COLUMN_STEP + 2]
+                )
+                at = target + i * box_words[STRIDE] + j * box_words[STRIDE + 1] + k * box_words[STRIDE + 2]
                 power = row * column % points
-                step = (given[ROW_STEP + 3] * column + given[COLUMN_STEP + 3] * row) % points
-                for _ in range(given[LENGTH + 3]):
+                step = (box_words[ROW_STEP + 3] * column + box_words[COLUMN_STEP + 3] * row) % points
+                for _ in range(box_words[LENGTH + 3]):
                     factor = coarse[power >> shift] * fine[power & mask]
                     if precision == 8:
-                        real, imaginary = load(there, 0.0), load(there + 8, 0.0)
-                        store(there, factor.real * real - factor.imag * imaginary)
-                        store(there + 8, factor.real * imaginary + factor.imag * real)
+                        real, imaginary = load(at, 0.0), load(at + 8, 0.0)
+                        store(at, factor.real * real - factor.imag * imaginary)
+                        store(at + 8, factor.real * imaginary + factor.imag * real)
                     else:
                         single = np.complex64(factor)
-                        x, y = load(there, np.float32(0)), load(there + 4, np.float32(0))
-                        store(there, single.real * x - single.imag * y)
-                        store(there + 4, single.real * y + single.imag * x)
-                    there += by
+                        x, y = load(at, np.float32(0)), load(at + 4, np.float32(0))
+                        store(at, single.real * x - single.imag * y)
+                        store(at + 4, single.real * y + single.imag * x)
+                    at += by
                     power += step
                     if power >= points:
                         power -= points
@@ -143,13 +148,13 @@ def two_factors(points: int, ranks: int) -> tuple[int, int] | None:
 
     Of the factors that can be split almost as evenly over the ranks as any, these are closest to each other.
     """
-    found = [(n1, points // n1) for n1 in _divisors(points) if n1 >= ranks and points // n1 >= ranks]
+    pairs = [(n1, points // n1) for n1 in _divisors(points) if n1 >= ranks and points // n1 >= ranks]
 
     def cost(pair: tuple[int, int]) -> tuple[int, int, bool]:
         uneven = max(-(-n // ranks) * ranks / n for n in pair)
         return round(BALANCE * uneven), max(pair), pair[0] % ranks != 0
 
-    return min(found, key=cost, default=None)
+    return min(pairs, key=cost, default=None)
 
 
 def next_lengths(points: int, ranks: int, count: int = 3) -> list[int]:

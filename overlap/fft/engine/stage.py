@@ -268,15 +268,15 @@ class Stage:
         """
         ranges = [self.blocks.unit(number) for number in range(part.start, part.stop)]
         start = ranges[0].start
-        found: list[tuple[int, slice, slice]] = []
-        for one in ranges:
-            length = length_of(one)
-            if found and length_of(found[-1][1]) == length:
-                count, here, there = found[-1]
-                found[-1] = count + 1, here, there
+        found_runs: list[tuple[int, slice, slice]] = []
+        for unit in ranges:
+            length = length_of(unit)
+            if found_runs and length_of(found_runs[-1][1]) == length:
+                count, local_range, message_range = found_runs[-1]
+                found_runs[-1] = count + 1, local_range, message_range
             elif length:
-                found.append((1, one, slice(one.start - start, one.stop - start)))
-        return found
+                found_runs.append((1, unit, slice(unit.start - start, unit.stop - start)))
+        return found_runs
 
     def pack(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, whose results fill the message.
@@ -291,14 +291,14 @@ class Stage:
         message, along = self.message(part), self._steps.along
         pieces = message.pieces_sent(SEND)
         pieces[self.blocks.rank] = self._own(message, target)
-        for count, here, there in self.runs(part):
+        for count, local_range, message_range in self.runs(part):
             self._write(
                 program,
-                self.first[length_of(here)],
+                self.first[length_of(local_range)],
                 along,
                 count,
-                [(source, here)],
-                [(piece, there) for piece in pieces],
+                [(source, local_range)],
+                [(piece, message_range) for piece in pieces],
                 scale,
             )
 
@@ -312,9 +312,11 @@ class Stage:
         if not self._steps.then:
             write_unpacking(program, message, pieces, target)
             return
-        for count, here, there in self.runs(part):
-            sources = [] if message.direct else [(piece, there) for piece in message.gathered(pieces)]
-            self._write(program, self.then[length_of(here)], self._steps.along, count, sources, [(target, here)])
+        for count, local_range, message_range in self.runs(part):
+            sources = [] if message.direct else [(piece, message_range) for piece in message.gathered(pieces)]
+            self._write(
+                program, self.then[length_of(local_range)], self._steps.along, count, sources, [(target, local_range)]
+            )
 
     def local(self, program: CompiledProgram, count: int, source: View, target: View, scale: float) -> None:
         """Write the whole work on some units of one index each, if nothing is exchanged."""
@@ -359,7 +361,7 @@ class Stage:
             return view[(*(slice(None),) * along, part)].stepping(along, length_of(part))
 
         body = CompiledProgram()
-        sweep.write(body, [unit(*one) for one in sources], [unit(*one) for one in targets], scale)
+        sweep.write(body, [unit(*pair) for pair in sources], [unit(*pair) for pair in targets], scale)
         program.repeat(body, count)
 
 

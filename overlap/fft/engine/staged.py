@@ -164,8 +164,8 @@ class StagedTransform:
             and not self._streams
         )
         itemsize = dtype_after(source.dtype, lines, trailing, forward).itemsize
-        given = layout.local_shape(shape, self.coordinates)
-        room = points(transformed(given, trailing, lines, forward)) * itemsize if natural else 0
+        local_input = layout.local_shape(shape, self.coordinates)
+        room = points(transformed(local_input, trailing, lines, forward)) * itemsize if natural else 0
         self._work = WorkMemory(self.stages, buffers, room)
         nbytes = max(
             [stage.scratch_nbytes for stage in self.stages]
@@ -266,10 +266,10 @@ class StagedTransform:
         list of list of ArrayReference
             For every field, the source of every stage, and the final target.
         """
-        found = [targets]
+        stored = [targets]
         for stage in reversed(self.stages):
-            found.append([self._work.stored(stage, field, target) for field, target in enumerate(targets)])
-        return [sources, *found[:0:-1], targets]
+            stored.append([self._work.stored(stage, field, target) for field, target in enumerate(targets)])
+        return [sources, *stored[:0:-1], targets]
 
     @property
     def scratch_nbytes(self) -> int:
@@ -283,10 +283,10 @@ class StagedTransform:
 
     def with_own_workspace(self) -> StagedTransform:
         """Return a copy with memory of its own, for one worker."""
-        other = copy(self)
-        other._work = self._work.another()
-        other._scratch = [ArrayReference(zeros(self._scratch[0].array.shape, np.uint8))]
-        return other
+        twin = copy(self)
+        twin._work = self._work.another()
+        twin._scratch = [ArrayReference(zeros(self._scratch[0].array.shape, np.uint8))]
+        return twin
 
     def steps(
         self,
@@ -392,9 +392,15 @@ class StagedTransform:
     def _completing(self, trailing: TrailingAxes, part: slice, source: ArrayReference, target: ArrayReference) -> Run:
         """Return the step that transforms a part of the trailing axes."""
         # Data that come from memory are not overwritten, because they would be written back to memory.
-        given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
+        source_view = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
-            ("trailing", source.kind, target.kind), part.start, trailing.write, given, target.view(TARGET), 1.0, part
+            ("trailing", source.kind, target.kind),
+            part.start,
+            trailing.write,
+            source_view,
+            target.view(TARGET),
+            1.0,
+            part,
         )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address

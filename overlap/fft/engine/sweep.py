@@ -90,24 +90,24 @@ class Sweep:
         if ends is not None:
             axis, ranges = ends
             size = max(map(length_of, cuts[axis]), default=1)
-            each = [[moved(part, one.start) for part in chunks(length_of(one), size)] for one in ranges]
+            each = [[moved(part, group.start) for part in chunks(length_of(group), size)] for group in ranges]
             cuts[axis] = [part for parts in each for part in parts]
             inner = int(np.prod([len(parts) for parts in cuts[axis + 1 :]], dtype=int))
             starts = [0, *accumulate(inner * len(parts) for parts in each)]
             self.groups = [slice(*pair) for pair in pairwise(starts)]
-        made = {}
+        block_plans = {}
         self._parts = []
         kind = BlockChain if BlockChain.suits(shape, lines, direction) else BlockInPlace
         for ranges in product(*cuts) if lines else ():
             key = tuple(map(length_of, ranges))
-            if key not in made:
-                made[key] = (
+            if key not in block_plans:
+                block_plans[key] = (
                     BlockFromArray(key, shape, lines, direction)
                     if from_array
                     else kind(key, lines, dtype, direction, after or 0)
                 )
-            self._parts.append((made[key], ranges, lines, direction.forward))
-        self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
+            self._parts.append((block_plans[key], ranges, lines, direction.forward))
+        self.scratch_nbytes = max((group.nbytes for group in block_plans.values()), default=0)
         self._sources, self._same = sources, same
         self._set_targets(targets)
 
@@ -117,9 +117,9 @@ class Sweep:
             []
             if self._parts
             else [
-                (i, here, j, there)
+                (i, source_part, j, target_part)
                 for (i, source), (j, target) in product(enumerate(self._sources), enumerate(targets))
-                for here, there in common(source, target)
+                for source_part, target_part in common(source, target)
             ]
         )
 
@@ -129,15 +129,15 @@ class Sweep:
 
     def retargeted(self, targets: Sequence[Box]) -> Sweep:
         """Return the sweep, with the same plans, for other target views."""
-        other = copy_of(self)
-        other._set_targets(targets)
-        return other
+        sweep = copy_of(self)
+        sweep._set_targets(targets)
+        return sweep
 
     def overlapping(self) -> Sweep:
         """Return the sweep, with the same plans, for sources that may overlap the targets block by block."""
-        other = copy_of(self)
-        other._same = True
-        return other
+        sweep = copy_of(self)
+        sweep._same = True
+        return sweep
 
     def write(
         self,
@@ -148,34 +148,34 @@ class Sweep:
         blocks: slice = slice(None),
     ) -> None:
         """Write the sweep of some blocks, by default all, from the views `sources` to the views `targets`."""
-        for i, here, j, there in self._moves:
-            program.copy(targets[j][there], sources[i][here], scale)
-        for one in self._blocks[blocks]:
-            one.write(program, sources, targets, scale, same=self._same)
+        for i, source_part, j, target_part in self._moves:
+            program.copy(targets[j][target_part], sources[i][source_part], scale)
+        for block in self._blocks[blocks]:
+            block.write(program, sources, targets, scale, same=self._same)
 
     def write_to(self, program: CompiledProgram, sources: Sequence[View], physical: View | None) -> None:
         """Write the only block of a backward sweep, whose result stays in scratch memory."""
-        for one in self._blocks:
-            one.write(program, sources, None, 1.0, physical)
+        for block in self._blocks:
+            block.write(program, sources, None, 1.0, physical)
 
     def write_from(
         self, program: CompiledProgram, physical: View | None, targets: Sequence[View], scale: float
     ) -> None:
         """Write the only block of a forward sweep of data in scratch memory, which are overwritten."""
-        for one in self._blocks:
-            one.write(program, None, targets, scale, physical)
+        for block in self._blocks:
+            block.write(program, None, targets, scale, physical)
 
 
 def common(source: Box, target: Box) -> list[tuple[Box, Box]]:
     """Return the slices of two boxes that select their intersection, each relative to its box."""
-    here, there = [], []
-    for one, other in zip(source, target):
-        start, stop = max(one.start, other.start), min(one.stop, other.stop)
+    source_slices, target_slices = [], []
+    for source_range, target_range in zip(source, target):
+        start, stop = max(source_range.start, target_range.start), min(source_range.stop, target_range.stop)
         if start >= stop:
             return []
-        here.append(slice(start - one.start, stop - one.start))
-        there.append(slice(start - other.start, stop - other.start))
-    return [(tuple(here), tuple(there))]
+        source_slices.append(slice(start - source_range.start, stop - source_range.start))
+        target_slices.append(slice(start - target_range.start, stop - target_range.start))
+    return [(tuple(source_slices), tuple(target_slices))]
 
 
 class _Block:
@@ -242,18 +242,18 @@ class _Block:
         before, after = (1.0, scale) if late else (scale, 1.0)
         # Whether the block's data may be in an array instead of scratch memory.
         elsewhere = not same and (not in_place or (sources is not None and targets is not None))
-        given = result = None
+        read_from = result = None
         if elsewhere and targets is not None and not self._gaps and after == 1.0:
             result = self._only(targets, self._stores, target)
         if elsewhere and sources is not None and before == 1.0 and not (in_place and result):
-            given = self._only(sources, self._loads, source)
-            if given is not None and not (given.spare or (self._transformed.keeps_source and not in_place)):
-                given = None
+            read_from = self._only(sources, self._loads, source)
+            if read_from is not None and not (read_from.spare or (self._transformed.keeps_source and not in_place)):
+                read_from = None
         if in_place:
-            source = target = result or given or source
+            source = target = result or read_from or source
         else:
-            source, target = given or source, result or target
-        if sources is not None and given is None:
+            source, target = read_from or source, result or target
+        if sources is not None and read_from is None:
             for i, where, inside in self._loads:
                 program.copy(source[inside], sources[i][where], before)
         self._transformed.write(program, source, target)
@@ -276,13 +276,13 @@ class _Block:
 
 def pairs_of(views: Sequence[Box], mapping: Sequence[list[tuple[slice, slice]]]) -> list[tuple[int, Box, Box]]:
     """Return triples: a view's number, slices of the view, and the corresponding slices of scratch memory."""
-    found = []
+    triples = []
     for i, box in enumerate(views):
         axes = [intersect(part, pairs) for part, pairs in zip(box, mapping)]
         for pairs in product(*axes):
             where, inside = zip(*pairs)
-            found.append((i, where, inside))
-    return found
+            triples.append((i, where, inside))
+    return triples
 
 
 def cuts_of(shape: tuple[int, ...], whole: Collection[int], budget: int, narrowest: int = 1) -> list[list[slice]]:

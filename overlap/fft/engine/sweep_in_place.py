@@ -112,12 +112,12 @@ class SweepInPlace:
             self.groups.append(slice(first, len(wheres)))
         if 0 in shape:
             return
-        made = {}
+        plans = {}
         for where in wheres:
             block_shape = box_shape(where)
-            if block_shape not in made:
-                made[block_shape] = self._plan(where, length, direction, np.dtype(dtype))
-            self._blocks.append((made[block_shape], where))
+            if block_shape not in plans:
+                plans[block_shape] = self._plan(where, length, direction, np.dtype(dtype))
+            self._blocks.append((plans[block_shape], where))
 
     def _plan(self, where: Box, length: int, direction: Direction, dtype: np.dtype) -> LineTransform:
         """Return the FFT plan for a block and for similar blocks."""
@@ -130,9 +130,9 @@ class SweepInPlace:
             return LineTransform(part, part, 0, forward, effort, real_kind=kind)
         hot = self._hot(part.shape, 0, dtype)
         self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
-        there = hot.array(empty((hot.nbytes,), np.uint8))
-        given = there if self._inside else part
-        return LineTransform(given, there, 0, forward, effort, streamed=not self._inside, real_kind=kind)
+        fft_target = hot.array(empty((hot.nbytes,), np.uint8))
+        fft_source = fft_target if self._inside else part
+        return LineTransform(fft_source, fft_target, 0, forward, effort, streamed=not self._inside, real_kind=kind)
 
     def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
         """Return the view of lines in scratch memory."""
@@ -174,13 +174,13 @@ class SweepInPlace:
         for plan, where in self._blocks[blocks]:
             part = array[where]
             for box, source in gathered if self._contiguous else ():
-                for here, inside in common(box, where):
-                    program.copy(part[inside], source[here], scale)
+                for source_part, inside in common(box, where):
+                    program.copy(part[inside], source[source_part], scale)
             hot = self._hot(part.shape, 1, part.dtype) if self._through_scratch else part
             if self._through_scratch and self._inside:
                 program.copy(hot, part)
-            given = hot if self._inside else part
-            self._line.transform(program, plan, hot, given, self._axis, self._forward)
+            fft_source = hot if self._inside else part
+            self._line.transform(program, plan, hot, fft_source, self._axis, self._forward)
             if self._through_scratch:
                 program.copy(part, hot)
 

@@ -102,10 +102,10 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
         ]
     else:
         groups = [[(field, stage)] for field in range(fields) for stage in range(last + 1)]
-    found: list[Task] = []
+    tasks: list[Task] = []
     ends: list[int] = []  # number of tasks up to the end of every field
     for group in groups:
-        before = range(len(found))
+        before = range(len(tasks))
         turns = sorted(
             ((i + 1 + LEAD * stage) / len(parts[stage]), stage, field, i)
             for field, stage in group
@@ -114,25 +114,25 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
         for _, stage, field, i in turns:
             held = holds and stage == last and field >= buffers
             ending = stage == last and i == len(parts[stage]) - 1
-            found.append(
+            tasks.append(
                 Task(
                     field,
                     stage,
                     parts[stage][i],
                     before if stage else NOTHING,
                     range(ends[field - buffers]) if held else NOTHING,
-                    range(len(found)) if ending else None,
+                    range(len(tasks)) if ending else None,
                 )
             )
             if ending:
-                ends.append(len(found))
-    return found
+                ends.append(len(tasks))
+    return tasks
 
 
 def streamed(units: int, fields: int, chunk: int) -> list[Task]:
     """Return the tasks of two stages with the same units, if a unit's second task depends only on its first one."""
     parts = chunks(units, chunk)
-    found: list[Task] = []
+    tasks: list[Task] = []
     packed: dict[tuple[int, int], int] = {}
     # A unit's second exchange is issued before the first exchange of the later field that uses the same work memory.
     lead = min(LEAD, 2 * len(parts) - 1)
@@ -149,5 +149,5 @@ def streamed(units: int, fields: int, chunk: int) -> list[Task]:
             after = range(before, before + 1)
         packed[field, i] = number
         ending = stage == 1 and i == len(parts) - 1
-        found.append(Task(field, stage, parts[i], after, trailing_after=range(number) if ending else None))
-    return found
+        tasks.append(Task(field, stage, parts[i], after, trailing_after=range(number) if ending else None))
+    return tasks

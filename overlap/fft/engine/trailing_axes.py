@@ -89,7 +89,7 @@ class TrailingAxes:
                 local, axes[0], lines[axes[0]], dtype, direction, cuts=cuts, before=before
             )
         else:
-            there = transformed(local, axes, lines, direction.forward)
+            transformed_shape = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)
             self.sweep = Sweep(
                 local,
@@ -97,7 +97,7 @@ class TrailingAxes:
                 dtype,
                 own,
                 [_whole(local)],
-                [_whole(there)],
+                [_whole(transformed_shape)],
                 same=able,
                 ends=ends,
             )

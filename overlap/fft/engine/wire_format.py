@@ -41,9 +41,9 @@ class WireFormat:
 
     def of(self, dtype: DTypeLike) -> WireFormat:
         """Return the wire format for arrays of another type; both share the error."""
-        other = WireFormat(dtype, self._exchange)
-        other._overflown = self._overflown
-        return other
+        wire = WireFormat(dtype, self._exchange)
+        wire._overflown = self._overflown
+        return wire
 
     def rounded(self, view: View) -> View:
         """Return a view of memory in which numbers are rounded when they are stored, as in messages."""

@@ -64,6 +64,6 @@ class WorkMemory:
 
     def another(self) -> WorkMemory:
         """Make another instance of the same size."""
-        other = object.__new__(WorkMemory)
-        other.__dict__.update(self.__dict__, _arrays=[zeros(array.shape, array.dtype) for array in self._arrays])
-        return other
+        memory = object.__new__(WorkMemory)
+        memory.__dict__.update(self.__dict__, _arrays=[zeros(array.shape, array.dtype) for array in self._arrays])
+        return memory

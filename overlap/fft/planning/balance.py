@@ -62,7 +62,7 @@ class Balance:
 
 def computing_s(transforms: Sequence[Tunable]) -> list[float]:
     """Measure, round by round, the seconds that this rank computes in a trial of all transforms (collective)."""
-    found = np.zeros(ROUNDS)
+    measured_s = np.zeros(ROUNDS)
     for transform in transforms:
         settings = transform.settings
         count = transform.candidates(transform, transform.requested).parts[0]
@@ -79,9 +79,9 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
                 before_s = load.computing_s
                 for _ in range(runs):
                     seconds(transform, arrays, "compute")
-                found[number] += (load.computing_s - before_s) / runs
+                measured_s[number] += (load.computing_s - before_s) / runs
             transform.configure(settings)
-    return [float(each) for each in found]
+    return [float(each) for each in measured_s]
 
 
 def whole_s(transforms: Sequence[Tunable]) -> float:

@@ -237,8 +237,8 @@ class PlaneCandidates(Candidates):
         deep, shallow = self.deep, self.shallow
         size, smaller, double, quadruple = map(self._times, (1, 0.5, 2, 4))
         return [
-            self.settings(*one)
-            for one in (
+            self.settings(*choice)
+            for choice in (
                 ("off", self.long, 1),
                 ("off", quadruple, 1),
                 ("off", size, 1),
@@ -309,19 +309,19 @@ class FieldCandidates(Candidates):
         shallow = self.shallow
         late = requested.late or 0.0
         if exchange_s > compute_s:  # idle time of the link costs more than idle time of workers
-            others = [("poll", sizes[0])]
+            alternatives = [("poll", sizes[0])]
         else:
-            others = [("block", size) for size in sizes if size != middle]
-        found = [
+            alternatives = [("block", size) for size in sizes if size != middle]
+        listed = [
             self.settings("off", self.long, 1, late),
             self.settings("off", middle, 1, late),
-            *(self.settings(wait, size, shallow, late) for wait, size in (("block", middle), *others)),
+            *(self.settings(wait, size, shallow, late) for wait, size in (("block", middle), *alternatives)),
             *(self._with_slots("poll", size, late) for size in sizes),
         ]
         share = round(1.0 - self.RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
         if self.transform.can_be_late and requested.late is None and share > self.LITTLE:
-            found += [self._with_slots("poll", size, share) for size in sizes[:2]]
-        return found
+            listed += [self._with_slots("poll", size, share) for size in sizes[:2]]
+        return listed
 
     def _with_slots(self, wait: str, chunk: int, late: float) -> Settings:
         """Return settings with as many slots as memory allows, if no depth was requested (collective)."""

@@ -64,14 +64,14 @@ class Expected:
 
     def entrants(self) -> list[Settings]:
         """Return the settings that planning would try, those that the model prefers first."""
-        found = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
-        return sorted(found, key=self.predicted_s)
+        planned = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
+        return sorted(planned, key=self.predicted_s)
 
 
 def shared_cores(runtime: Runtime) -> float:
     """Return the cores of the host of all ranks; infinity if there are several hosts (collective)."""
-    found = runtime.cache.get("shared cores")
-    if found is None:
+    count = runtime.cache.get("shared cores")
+    if count is None:
         hosts, cores = zip(*runtime.coordinator.allgather((platform.node(), os.sched_getaffinity(0))))
-        found = runtime.cache["shared cores"] = len(set().union(*cores)) if len(set(hosts)) == 1 else math.inf
-    return found
+        count = runtime.cache["shared cores"] = len(set().union(*cores)) if len(set(hosts)) == 1 else math.inf
+    return count

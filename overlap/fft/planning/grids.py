@@ -69,7 +69,7 @@ def _measured(coordinator: Coordinator) -> LatencyBandwidth:
         return LatencyBandwidth(0.0, 1.0)
     seconds = []
     for piece in PIECES:
-        found = [coordinator.alltoall_s(piece) for _ in range(4)]
-        seconds.append(min(found[1:]) / (coordinator.size - 1))
+        times_s = [coordinator.alltoall_s(piece) for _ in range(4)]
+        seconds.append(min(times_s[1:]) / (coordinator.size - 1))
     link = fit_message_time(PIECES, coordinator.maximum(np.array(seconds)))
     return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))

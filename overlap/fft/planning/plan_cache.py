@@ -166,8 +166,8 @@ class Tuning(Known):
             if self._runtime.coordinator.rank > 0:
                 return
             known = self._entry is not None and self._entry["plan"] == self._plan
-            found: Any = self._entry if known else self._made()
-            self._write(found | {"weights": list(weights or (1,) * self._runtime.coordinator.size)})
+            entry: Any = self._entry if known else self._made()
+            self._write(entry | {"weights": list(weights or (1,) * self._runtime.coordinator.size)})
 
     def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
         """Make the entry from tuned transforms, and write it to the file if there is one (collective).
@@ -243,10 +243,10 @@ class PlanCache(Known):
 
     def choice(self, name: str) -> Choice | None:
         """Return the comparison made in earlier calls of a transform, or None."""
-        found = store.choice_of(self._entry["transforms"][name])
-        if found is not None and (self._key, name) in self._compared:
-            return replace(found, processes=PROCESSES)  # this process does not repeat its own comparison
-        return found
+        kept = store.choice_of(self._entry["transforms"][name])
+        if kept is not None and (self._key, name) in self._compared:
+            return replace(kept, processes=PROCESSES)  # this process does not repeat its own comparison
+        return kept
 
     def keep_wisdom(self) -> None:
         """Store the wisdom that FFTW has learned on any rank since this object was made (collective).

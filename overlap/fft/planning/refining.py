@@ -123,13 +123,15 @@ class Refinement:
 
     def _all_turns(self, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
         """Yield, for every call, the index of the entrant whose turn it is."""
-        yield from self._first([one for one in entrants() if one not in self._entrants][:ENTRANTS], CALLS)
+        yield from self._first(
+            [settings for settings in entrants() if settings not in self._entrants][:ENTRANTS], CALLS
+        )
         if len(self._entrants) > SEMIFINALISTS:
             best = sorted(self._fastest[:SEMIFINALISTS])
             for _ in range(SEMIFINAL_ROUNDS):
                 yield from best
-        found = self._successors(self._entrants[self._fastest[0]])
-        yield from self._first([one for one in found if one not in self._entrants], SUCCESSOR_CALLS)
+        followers = self._successors(self._entrants[self._fastest[0]])
+        yield from self._first([settings for settings in followers if settings not in self._entrants], SUCCESSOR_CALLS)
         yield from self._final(1)
 
     def _turns_of_known(self, known: Choice, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
@@ -152,8 +154,8 @@ class Refinement:
         """Let the best two run in turns until their order is significant, and choose."""
         finalists = sorted(self._fastest[:2])
         if len(finalists) == 1:
-            (one,) = finalists
-            self._chosen = Choice(self._entrants[one], None, min(self._times_s[one]), processes)
+            (finalist,) = finalists
+            self._chosen = Choice(self._entrants[finalist], None, min(self._times_s[finalist]), processes)
             return
         before = [len(self._times_s[number]) for number in finalists]
         lead = 0

@@ -67,9 +67,9 @@ def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = N
         memory.keep(transform.name, chosen, len(transform.trials))
     if len(entrants) > 1 or choice is not None:
 
-        def keep(found: Choice) -> None:
+        def keep(settled: Choice) -> None:
             if memory is not None:
-                memory.keep(transform.name, found.settings, len(transform.trials), found)
+                memory.keep(transform.name, settled.settings, len(transform.trials), settled)
 
         transform.refinement = Refinement(
             transform,

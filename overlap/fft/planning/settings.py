@@ -64,12 +64,12 @@ class Settings:
     def __post_init__(self) -> None:
         # numpy's numbers become Python's, so that equal records have the same text on all ranks and in files.
         kinds: Any = (COUNTS, Integral, int), (("late",), Real, float)
-        for names, kind, made in kinds:
+        for names, kind, convert in kinds:
             for name in names:
                 value = getattr(self, name)
                 if isinstance(value, kind) and not isinstance(value, bool):
                     with suppress(OverflowError):  # numbers that are too large are rejected later
-                        object.__setattr__(self, name, made(value))
+                        object.__setattr__(self, name, convert(value))
 
     def given(self) -> dict[str, Any]:
         """Return the fields that leave no choice, by name."""

@@ -137,11 +137,11 @@ def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, s
             return entry, None
     if not alike:
         return None, "it has no entry for this plan"
-    other = alike[-1]["machine"]
+    entry_machine = alike[-1]["machine"]
     return None, "its entry for this plan is of another machine: " + "; ".join(
-        f"{name} expected {machine.get(name)!r}, received {other.get(name)!r}"
-        for name in dict.fromkeys((*machine, *other))
-        if machine.get(name) != other.get(name)
+        f"{name} expected {machine.get(name)!r}, received {entry_machine.get(name)!r}"
+        for name in dict.fromkeys((*machine, *entry_machine))
+        if machine.get(name) != entry_machine.get(name)
     )
 
 
@@ -257,14 +257,14 @@ def locked(folder: str) -> Iterator[None]:
 
 def cached() -> list[tuple[Path, dict | None]]:
     """List all files of the cache with their entries; the entry of a damaged file is None."""
-    found: list[tuple[Path, dict | None]] = []
+    entries: list[tuple[Path, dict | None]] = []
     place = user_folder()
     for path in sorted(place.glob("*.plan.json")) if place else ():
         try:
-            found.append((path, read(str(path))[0]))
+            entries.append((path, read(str(path))[0]))
         except (InputError, IndexError):
-            found.append((path, None))
-    return found
+            entries.append((path, None))
+    return entries
 
 
 def clear() -> int:

@@ -1,6 +1,6 @@
-"""mpi4py-fft's `fftw`: FFTW's serial transforms, planned once and called often, on FFTW as pyfftw ships it.
+"""mpi4py-fft's `fftw`: FFTW's serial transforms, planned once and called often, with the FFTW that pyfftw ships.
 
-Layers, lowest first: `utilities`, `plans`, `factory`, `xfftn`. All but `plans` are there as well.
+Layers, lowest first: `utilities`, `plans`, `factory`, `xfftn`. mpi4py-fft has all of them except `plans`.
 """
 
 from . import factory, utilities, xfftn

@@ -1,4 +1,4 @@
-"""FFTW by precision: its plans, and what it has learned, in files: one per precision and rank."""
+"""FFTW by precision: its plans, and its wisdom in files, one per precision and rank."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Library:
         self.functions = functions
 
     def alignment_of(self, array: np.ndarray) -> int:
-        """Return what FFTW makes of an array's alignment: 0 is the best."""
+        """Return FFTW's alignment of an array; 0 is the best."""
         return self.functions.alignment_of(array)
 
 
 fftlib = {char: Library(found) for char in PREFIXES if (found := precision(char))}
-"""FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
+"""FFTW by precision: "F", "D" and, if the library has it, "G", long double."""
 
 
 def get_fftw_lib(dtype: DTypeLike) -> Library | None:
-    """FFTW in the precision of `dtype`, or None."""
+    """Return FFTW in the precision of `dtype`, or None."""
     return fftlib.get(np.dtype(dtype).char.upper())
 
 
@@ -82,7 +82,7 @@ def export_wisdom(filename: str) -> None:
 
 
 def import_wisdom(filename: str) -> None:
-    """Take the wisdom that `export_wisdom` wrote, with as many ranks."""
+    """Read the wisdom that `export_wisdom` has written on the same number of ranks."""
     for char, library in fftlib.items():
         with open(_name(char, filename), "rb") as file:
             if not library.functions.take_wisdom(file.read()):

@@ -1,4 +1,4 @@
-"""`FFTWPlan`: one of FFTW's plans, on two arrays that it keeps."""
+"""`FFTWPlan`: a plan of FFTW, on two arrays that it keeps."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from .utilities import (
 
 REAL_KINDS = {value: name for name, value in flag_dict.items() if name.startswith(("FFTW_REDFT", "FFTW_RODFT"))}
 COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (False, True), C2R: (True, False)}
-# FFTW preserves the input by itself wherever it can, and the memory it conserves is its own.
+# FFTW preserves the input by default where it can, and FFTW_CONSERVE_MEMORY concerns only its own memory.
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
 
-_time_limit_s: float | None = None  # of planning; FFTW's own is as global
+_time_limit_s: float | None = None  # of planning; global, as FFTW's own limit is
 
 
 class FFTWPlan:
-    """A plan; call it.
+    """A plan of FFTW; call it to transform.
 
     Parameters
     ----------
     input_array, output_array : ndarray
-        The plan's own; planning may overwrite them.
+        The plan's own arrays, which planning may overwrite.
     axes : sequence of int
-        The last one is that along which real data have half the modes.
+        The last one is the axis along which real data have half the modes.
     kind : int or sequence of int
         C2C_FORWARD, C2C_BACKWARD, R2C or C2R; or for each of `axes` a kind of cosine or sine transform.
     threads : int
     flags : int or sequence of int
     normalization : float
-        What results are multiplied by where a call asks for it.
+        Factor of results in calls with ``normalize=True``.
 
     Raises
     ------
     InputError
-        When FFTW has no such transform of such arrays.
+        If FFTW has no such transform of such arrays.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class FFTWPlan:
     ) -> None:
         self.input_array, self.output_array = input_array, output_array
         self._scale = normalization
-        self._plan: Any = None  # pyFFTW's; None where an array is empty
+        self._plan: Any = None  # pyFFTW's plan; None if an array is empty
         direction: str | tuple[str, ...]
-        kinds = [int(one) for one in np.atleast_1d(kind)]
+        kinds = [int(axis_kind) for axis_kind in np.atleast_1d(kind)]
         is_complex = input_array.dtype.kind == "c", output_array.dtype.kind == "c"
         if is_complex == COMPLEX_SIDES.get(kinds[0]):
             direction = "FFTW_FORWARD" if kinds[0] in (C2C_FORWARD, R2C) else "FFTW_BACKWARD"
         elif is_complex == (False, False) and REAL_KINDS.keys() >= {*kinds}:
-            direction = tuple(REAL_KINDS[one] for one in kinds)
+            direction = tuple(REAL_KINDS[axis_kind] for axis_kind in kinds)
         else:
             raise InputError(
                 f"expected a complex, real-to-complex, cosine or sine transform, received kind {kind} "
@@ -92,16 +92,16 @@ class FFTWPlan:
         import pyfftw  # takes long
 
         names = {value: name for name, value in flag_dict.items() if value in FLAGS}
-        given = [names[flag] for flag in FLAGS if asked & flag]
+        flag_names = [names[flag] for flag in FLAGS if asked & flag]
         if not asked & (FFTW_ESTIMATE | FFTW_PATIENT | FFTW_EXHAUSTIVE):
-            given.append("FFTW_MEASURE")
+            flag_names.append("FFTW_MEASURE")
         try:
             self._plan = pyfftw.FFTW(
                 input_array,
                 output_array,
                 axes=tuple(map(int, axes)),
                 direction=direction,
-                flags=tuple(given),
+                flags=tuple(flag_names),
                 threads=threads,
                 planning_timelimit=_time_limit_s,
             )
@@ -125,10 +125,10 @@ class FFTWPlan:
         Parameters
         ----------
         input_array, output_array : ndarray, optional
-            By default the plan's own.
+            By default the plan's own arrays.
         implicit : bool
-            Work on the given arrays themselves where they lie as the plan's own do; the input may be
-            overwritten. Otherwise the input is copied, and the plan's own output holds the result as well.
+            Transform the given arrays directly if they have the strides and alignment of the plan's own; the input may
+            be overwritten. Otherwise the input is copied, and the plan's own output holds the result, too.
         normalize : bool
             Multiply the result by `get_normalization`.
 
@@ -140,7 +140,7 @@ class FFTWPlan:
         Raises
         ------
         InputError
-            When an array is masked.
+            If an array is masked.
         """
         refuse_masks(input_array=input_array, output_array=output_array)
         source = self.input_array if input_array is None else input_array
@@ -158,7 +158,7 @@ class FFTWPlan:
         return target
 
     def _execute_on(self, source: np.ndarray, target: np.ndarray) -> bool:
-        """Transform some arrays where they lie, if the plan can."""
+        """Transform some arrays directly, if the plan can; return whether it has done so."""
         try:
             self._plan.update_arrays(source, target)
         except (TypeError, ValueError):
@@ -170,7 +170,7 @@ class FFTWPlan:
         return True
 
     def update_arrays(self, input_array: np.ndarray, output_array: np.ndarray) -> None:
-        """Take other arrays, of the same shapes, strides, types and alignments, as the plan's own."""
+        """Use other arrays, of the same shapes, strides, types and alignments, as the plan's own."""
         if self._plan is not None:
             try:
                 self._plan.update_arrays(input_array, output_array)
@@ -183,22 +183,22 @@ class FFTWPlan:
         return self._scale
 
     def print_plan(self) -> None:
-        """Show what is known of the plan."""
+        """Print the plan."""
         print(self._plan)
 
     def destroy(self) -> None:
-        """Let go of FFTW's plan."""
+        """Free FFTW's plan."""
         self._plan = None
 
 
 def set_timelimit(limit: float) -> None:
-    """Seconds that planning of one transform may take, about; a negative number for no limit."""
+    """Limit the time of planning one transform to about `limit` seconds; a negative number sets no limit."""
     global _time_limit_s
     _time_limit_s = float(limit) if limit >= 0 else None
 
 
 def get_normalization(kind: int | Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> float:
-    """One over the factor by which a transform and its inverse, both unscaled, multiply.
+    """Return 1 divided by the factor by which a transform and its inverse, both unscaled, multiply.
 
     Parameters
     ----------
@@ -210,15 +210,15 @@ def get_normalization(kind: int | Sequence[int], shape: Sequence[int], axes: Seq
     """
     kinds = np.broadcast_to(kind, len(axes))
     factor = 1
-    for one, axis in zip(kinds, axes):
+    for axis_kind, axis in zip(kinds, axes):
         length = int(shape[axis])
         factor *= (
             2 * (length - 1)
-            if one == FFTW_REDFT00
+            if axis_kind == FFTW_REDFT00
             else 2 * (length + 1)
-            if one == FFTW_RODFT00
+            if axis_kind == FFTW_RODFT00
             else 2 * length
-            if FFTW_REDFT00 < one <= FFTW_RODFT11
+            if FFTW_REDFT00 < axis_kind <= FFTW_RODFT11
             else length
         )
     return 1 / factor

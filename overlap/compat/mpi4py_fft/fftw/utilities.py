@@ -1,4 +1,4 @@
-"""FFTW's kinds and flags, as numbers; arrays that lie as it likes them."""
+"""FFTW's kinds and flags as numbers, and arrays that are aligned for FFTW."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FFTW_REDFT00, FFTW_REDFT01, FFTW_REDFT10, FFTW_REDFT11 = 3, 4, 5, 6
 FFTW_RODFT00, FFTW_RODFT01, FFTW_RODFT10, FFTW_RODFT11 = 7, 8, 9, 10
 
 C2C_FORWARD, C2C_BACKWARD, R2C, C2R = -1, 1, -2, 2
-"""The kinds of Fourier transforms; beside them stand the real-to-real ones, FFTW_REDFT00 to FFTW_RODFT11."""
+"""The kinds of Fourier transforms; the real-to-real kinds are FFTW_REDFT00 to FFTW_RODFT11."""
 
 FFTW_MEASURE = 0
 FFTW_DESTROY_INPUT = 1
@@ -90,5 +90,5 @@ def aligned(
 
 
 def aligned_like(z: np.ndarray, fill: complex | None = None) -> np.ndarray:
-    """Make an array of the shape, type and alignment of another."""
+    """Make an array with the shape, type and alignment of another one."""
     return aligned(z.shape, get_alignment(z), z.dtype, fill)

@@ -1,7 +1,7 @@
 """Plans of the usual transforms: ``plan = rfftn(array, axes=axes); spectrum = plan()``.
 
-Each function here makes a plan and transforms nothing. `s` is looked at by `irfftn` and `hfftn` alone:
-the lengths of the output along `axes`.
+Each function here makes a plan and transforms nothing. Only `irfftn` and `hfftn` use `s`, the lengths of the output
+along `axes`.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ def _check(array: np.ndarray, kinds: str, name: str) -> None:
         raise InputError(f"expected {name} to be of a type among {', '.join(kinds)}, received {array.dtype}")
 
 
-def _output(input_array: np.ndarray, shape: Sequence[int], char: str, given: np.ndarray | None) -> np.ndarray:
-    """Return the output array: the one that is given, or one aligned as the input."""
-    if given is None:
+def _output(input_array: np.ndarray, shape: Sequence[int], char: str, output_array: np.ndarray | None) -> np.ndarray:
+    """Return the output array: the given one, or a new one with the alignment of the input."""
+    if output_array is None:
         return aligned(shape, get_alignment(input_array), np.dtype(char))
-    if given.shape != tuple(shape) or given.dtype.char != char:
+    if output_array.shape != tuple(shape) or output_array.dtype.char != char:
         raise InputError(
             f"expected output_array of shape {tuple(shape)} and dtype {np.dtype(char)}, received "
-            f"{given.shape} and {given.dtype}"
+            f"{output_array.shape} and {output_array.dtype}"
         )
-    return given
+    return output_array
 
 
 Sizes = tuple[Sequence[int], str, Sequence[int]]
-"""Shape and type of the output, and the shape whose points a normalization counts."""
+"""Shape and type of the output, and the shape whose points determine the normalization."""
 
 
 def _planner(kind: int, taken: str, sizes: Callable[..., Sizes]) -> Planner:
-    """Make a planning function of one kind of transform, of arrays of the types `taken`."""
+    """Make a planning function of one kind of transform, for arrays of the types `taken`."""
 
     def plan(
         input_array: np.ndarray,
@@ -103,36 +103,36 @@ def _planner(kind: int, taken: str, sizes: Callable[..., Sizes]) -> Planner:
 
 
 def _complex(kind: int) -> Planner:
-    return _planner(kind, "FDG", lambda given, s, axes, flags: (given.shape, given.dtype.char, given.shape))
+    return _planner(kind, "FDG", lambda array, s, axes, flags: (array.shape, array.dtype.char, array.shape))
 
 
 def _to_modes() -> Planner:
-    def sizes(given: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
-        shape = list(given.shape)
+    def sizes(array: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
+        shape = list(array.shape)
         shape[axes[-1]] = shape[axes[-1]] // 2 + 1
-        return shape, given.dtype.char.upper(), given.shape
+        return shape, array.dtype.char.upper(), array.shape
 
     return _planner(R2C, "fdg", sizes)
 
 
 def _from_modes() -> Planner:
-    def sizes(given: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
+    def sizes(array: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
         if FFTW_PRESERVE_INPUT in np.atleast_1d(flags):
             raise InputError(
                 "expected flags without FFTW_PRESERVE_INPUT: a complex-to-real transform overwrites its input"
             )
-        shape = list(given.shape)
+        shape = list(array.shape)
         if s is None:
             shape[axes[-1]] = 2 * shape[axes[-1]] - 2
         else:
             for length, axis in zip(s, axes, strict=True):
                 shape[axis] = int(length)
-        if shape[axes[-1]] // 2 + 1 != given.shape[axes[-1]]:
+        if shape[axes[-1]] // 2 + 1 != array.shape[axes[-1]]:
             raise InputError(
-                f"expected s with half as many points as {2 * given.shape[axes[-1]] - 2} or one more "
+                f"expected s with half as many points as {2 * array.shape[axes[-1]] - 2} or one more "
                 f"along axis {axes[-1]}, received {s}"
             )
-        return shape, given.dtype.char.lower(), shape
+        return shape, array.dtype.char.lower(), shape
 
     return _planner(C2R, "FDG", sizes)
 
@@ -162,7 +162,7 @@ def _named(plan: Planner, name: str, what: str) -> Planner:
     """Make a planning function with its name and a docstring."""
     plan.__name__ = plan.__qualname__ = name
     plan.__doc__ = (
-        f"The plan of {what}; see `FFTWPlan`.\n\n    Parameters\n    ----------\n"
+        f"Plan {what}; see `FFTWPlan`.\n\n    Parameters\n    ----------\n"
         "    input_array : ndarray\n        Planning may overwrite it.\n"
         "    s, axes, threads, flags, output_array\n        See the module."
     )

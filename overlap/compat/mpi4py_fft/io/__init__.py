@@ -1,4 +1,4 @@
-"""mpi4py-fft's `io`: distributed arrays in HDF5 files, and XDMF files that show them to ParaView and VisIt."""
+"""mpi4py-fft's `io`: distributed arrays in HDF5 files, and XDMF files for ParaView and VisIt."""
 
 from .file_base import FileBase
 from .generate_xdmf import generate_xdmf

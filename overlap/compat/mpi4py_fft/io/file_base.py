@@ -1,4 +1,4 @@
-"""`FileBase`: what files of distributed arrays have in common."""
+"""`FileBase`: the base class of files of distributed arrays."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from mpi4py import MPI
 from ....arrays import collective_section, part_of
 from ....errors import InputError, repr_of
 
-COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
+COMM = MPI.COMM_WORLD  # as in mpi4py-fft, because a file is made before any array is known
 
 Domain = Sequence[Any]
 """For every axis of the arrays a pair of origin and length, or an array of coordinates."""
 
 
 class Field(Protocol):
-    """What a file knows of a `DistArray`."""
+    """What a file needs from a `DistArray`."""
 
     @property
     def rank(self) -> int:
-        """Number of the tensor's indices."""
+        """Return the number of the tensor's indices."""
 
     @property
     def dimensions(self) -> int:
-        """Number of axes, not counting the tensor's."""
+        """Return the number of axes, not counting those of the tensor."""
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The tensor's axes first."""
+        """Return the global shape, with the tensor's axes first."""
 
     @property
     def v(self) -> np.ndarray:
-        """The local part."""
+        """Return the local part."""
 
     def local_slice(self) -> tuple[slice, ...]:
-        """Return where that lies in the global array."""
+        """Return the place of the local part in the global array."""
 
 
 class FileBase:
@@ -56,7 +56,7 @@ class FileBase:
     """
 
     def __init__(self, filename: str | None = None, domain: Domain | None = None) -> None:
-        self.f: Any = None  # h5py's
+        self.f: Any = None  # an `h5py.File`
         self.filename, self.domain = filename, domain
 
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
@@ -66,35 +66,35 @@ class FileBase:
         ----------
         step : int
         fields : dict
-            Names to lists of arrays, each a `DistArray`, or a pair of it and a global slice: one integer or
-            ``slice(None)`` per axis, not counting the tensor's.
+            Maps names to lists of arrays, each a `DistArray` or a pair of an array and a global slice: one integer or
+            ``slice(None)`` per axis, not counting those of the tensor.
         as_scalar : bool
-            Write components of tensors as arrays of their own, ``u0``, ``u1``, ...
+            Write components of tensors as separate arrays ``u0``, ``u1``, ...
         others
             Without effect.
 
         Raises
         ------
         InputError, RankError
-            On all ranks: bad arguments, or such that differ between ranks; what failed while writing.
+            On all ranks: an argument is bad or differs between ranks, or writing has failed.
         """
         with collective_section(COMM) as agreed:
             if not isinstance(step, Real) or not np.isfinite(step):
                 raise InputError(f"expected the number of a snapshot, received {repr_of(step):.200}")
-            found = []
+            parts = []
             for name, field, index in _entries(fields):
                 components = np.ndindex(field.global_shape[: field.rank]) if as_scalar else [()]
                 for component in components:
-                    # Classes derived from `DistArray` may know their components by an integer alone.
+                    # Classes derived from `DistArray` may accept only an integer as index of a component.
                     where = component[0] if len(component) == 1 else component
                     part = field[where] if component else field
-                    found.append((name + "".join(map(str, component)), part, _checked_index(part, index)))
+                    parts.append((name + "".join(map(str, component)), part, _checked_index(part, index)))
             agreed.update(
                 step=step,
-                fields=[(name, field.global_shape, field.dtype.str, repr(index)) for name, field, index in found],
+                fields=[(name, field.global_shape, field.dtype.str, repr(index)) for name, field, index in parts],
             )
-        for one in found:
-            self._write(*one, step)
+        for entry in parts:
+            self._write(*entry, step)
 
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
         """Fill a `DistArray` from a whole array in the file (collective).
@@ -109,7 +109,7 @@ class FileBase:
         Raises
         ------
         InputError
-            On all ranks, when the shapes differ.
+            On all ranks, if the shapes differ.
         """
         raise NotImplementedError
 
@@ -125,16 +125,16 @@ class FileBase:
 
     @staticmethod
     def backend() -> str:
-        """Open what writes the file."""
+        """Return the name of the library that writes the file."""
         raise NotImplementedError
 
     def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
-        """Write a field, or what an index of one entry for each of its axes gives of it."""
+        """Write a field, or the part that `index`, with one entry for each axis, selects."""
         raise NotImplementedError
 
 
 def _entries(fields: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, array and index of all that is to be written, or raise what is wrong with it."""
+    """Yield name, array and index of everything to be written; raise `InputError` if an entry is wrong."""
     if not isinstance(fields, Mapping):
         raise InputError(f"expected fields to be a dict of names to lists of arrays, received {repr_of(fields):.200}")
     for name, entries in fields.items():
@@ -153,17 +153,17 @@ def _entries(fields: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _checked_index(field: Field, index: Any) -> tuple[int | slice, ...] | None:
-    """Return an index of a field's axes, not counting the tensor's, as a tuple, or None."""
+    """Return an index of a field's axes, not counting those of the tensor, as a tuple, or None."""
     if index is None:
         return None
     try:
-        found = tuple(index)
-        wanted = (*(slice(None),) * field.rank, *found)
+        entries = tuple(index)
+        wanted = (*(slice(None),) * field.rank, *entries)
         part_of(wanted, field.global_shape, field.local_slice())
     except Exception:  # a user's object can raise anything
         wanted = ()
-    if not any(isinstance(one, slice) for one in wanted):
+    if not any(isinstance(entry, slice) for entry in wanted):
         raise InputError(
             f"expected a slice of {field.dimensions} indices, not integers alone, received {repr_of(index):.200}"
         )
-    return found
+    return entries

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....errors import InputError
 
-Kind = tuple[int, str | None]  # of arrays: how many axes are shown, and the part of the array
+Kind = tuple[int, str | None]  # of arrays: number of axes shown, and the part of the array
 
 FILE = """<?xml version="1.0" encoding="utf-8"?>
 <Xdmf xmlns:xi="http://www.w3.org/2001/XInclude" Version="2.1">
@@ -48,14 +48,14 @@ def generate_xdmf(h5filename: str, periodic: bool | Sequence[bool] = True, order
     ----------
     h5filename : str
     periodic : bool or sequence of bool
-        Whether the last point of an axis lies one spacing before the domain's end.
+        Whether the last point of an axis is one spacing before the domain's end.
     order : {"paraview", "visit"}
-        VisIt wants the axes of two-dimensional arrays the other way round.
+        VisIt needs the axes of two-dimensional arrays in reverse order.
 
     Raises
     ------
     InputError
-        When the arrays are complex, or `order` is neither.
+        If an array is complex, or `order` is neither of these.
 
     Examples
     --------
@@ -80,8 +80,8 @@ def generate_xdmf(h5filename: str, periodic: bool | Sequence[bool] = True, order
 
 
 def _found(file: Any) -> dict[Kind, dict[int, list[str]]]:
-    """Return the scalar arrays of two and three axes: kind (axes, slice or None) to step to paths."""
-    found: dict[Kind, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    """Return the scalar arrays of two and three axes, as a dict: kind (axes, slice or None) -> step -> paths."""
+    paths: dict[Kind, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
 
     def look(path: str, item: Any) -> None:
         parts = path.split("/")
@@ -89,14 +89,14 @@ def _found(file: Any) -> dict[Kind, dict[int, list[str]]]:
             if item.dtype.kind == "c":
                 raise InputError(f"expected real arrays to show, received {path!r} of {item.dtype}")
             kind = int(parts[1][0]), parts[2] if len(parts) == 4 else None
-            found[kind][int(parts[-1])].append(path)
+            paths[kind][int(parts[-1])].append(path)
 
     file.visititems(look)
-    return found
+    return paths
 
 
 class _Shown:
-    """Arrays of one kind: whole ones, or one slice of all."""
+    """Arrays of one kind: whole arrays, or the same slice of arrays."""
 
     def __init__(
         self, file: Any, filename: str, group: str, kind: Kind, periodic: bool | Sequence[bool], order: str
@@ -105,7 +105,7 @@ class _Shown:
         dimensions, name = kind
         axes = ["slice"] * dimensions if name is None else name.split("_")
         shape = [int(length) for length in self.group.attrs["shape"]]
-        one_plane = len(axes) == 3 and axes.count("slice") == 2  # shown at its place in space
+        one_plane = len(axes) == 3 and axes.count("slice") == 2  # a plane, which is shown at its place in space
         self.axes = [axis for axis, item in enumerate(axes) if item == "slice" or one_plane]
         self.at = {axis: int(axes[axis]) for axis in self.axes if axes[axis] != "slice"}
         self.lengths = {axis: 1 if axis in self.at else shape[axis] for axis in self.axes}
@@ -146,8 +146,8 @@ class _Shown:
             [
                 f'        <Geometry Type="{kind}">',
                 *(
-                    NUMBERS.format(count=len(axes), numbers=" ".join(map(repr, map(float, some))))
-                    for some in (origins, spacings)
+                    NUMBERS.format(count=len(axes), numbers=" ".join(map(repr, map(float, values))))
+                    for values in (origins, spacings)
                 ),
                 "        </Geometry>",
             ]
@@ -171,5 +171,5 @@ class _Shown:
 
 
 def _of_axis(periodic: bool | Sequence[bool], axis: int) -> bool:
-    given = np.asarray(periodic)
-    return bool(given[axis] if given.ndim else given)
+    values = np.asarray(periodic)
+    return bool(values[axis] if values.ndim else values)

@@ -1,7 +1,7 @@
 """`HDF5File`: snapshots of distributed arrays in an HDF5 file.
 
-Where h5py is built with MPI all ranks write at once; otherwise rank 0 has the file open, and the others
-send it their parts. All ranks read for themselves. h5py is an extra.
+If h5py is built with MPI, all ranks write at once; otherwise rank 0 has the file open, and the others send their parts
+to it. All ranks read by themselves. h5py is an optional dependency.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HDF5File(FileBase):
     mode : {"a", "w", "r"}
         Append, write or read.
     kw
-        For `h5py.File`.
+        Options of `h5py.File`.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class HDF5File(FileBase):
                 self.f = h5py.File(self.filename, mode, **kw)
 
     def close(self) -> None:
-        with collective_section(COMM):  # no rank reads what rank 0 has not closed
+        with collective_section(COMM):  # no rank reads the file before rank 0 has closed it
             super().close()
 
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
@@ -86,21 +86,21 @@ class HDF5File(FileBase):
             import h5py
 
             with h5py.File(self.filename, "r") as file:
-                found = file[f"{name}/{u.dimensions}D/{step}"]
-                if found.shape != u.global_shape:
+                dataset = file[f"{name}/{u.dimensions}D/{step}"]
+                if dataset.shape != u.global_shape:
                     raise InputError(
-                        f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, received {found.shape}"
+                        f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, received {dataset.shape}"
                     )
                 if u.v.size:
-                    u.v[...] = found[u.local_slice()]
+                    u.v[...] = dataset[u.local_slice()]
 
     def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
         rank = field.rank
         wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if index is None else tuple(index))
-        shape, here, there = part_of(wanted, field.global_shape, field.local_slice())
-        values = field.v[np.ix_(*here)].reshape([len(one) for one in there])
-        box = tuple(slice(int(one[0]), int(one[-1]) + 1) if len(one) else slice(0, 0) for one in there)
-        kinds = ["slice" if isinstance(one, slice) else str(int(one)) for one in wanted[rank:]]
+        shape, local_indices, file_indices = part_of(wanted, field.global_shape, field.local_slice())
+        values = field.v[np.ix_(*local_indices)].reshape([len(entry) for entry in file_indices])
+        box = tuple(slice(int(entry[0]), int(entry[-1]) + 1) if len(entry) else slice(0, 0) for entry in file_indices)
+        kinds = ["slice" if isinstance(entry, slice) else str(int(entry)) for entry in wanted[rank:]]
         path = f"{name}/{kinds.count('slice')}D/" + ("" if index is None else "_".join(kinds) + "/") + str(step)
         if self.f is not None and self.f.driver == "mpio":
             with collective_section(COMM):
@@ -115,10 +115,10 @@ class HDF5File(FileBase):
                     data[place] = part
 
     def _dataset(self, name: str, path: str, field: Field, shape: Sequence[int]) -> Any:
-        """Return the dataset to write to; new ones come with the domain of their group."""
+        """Return the dataset to write to; if it is new, write the domain of its group, too."""
         group = self.f.require_group(name)
-        found: dict[str, Any] = {"shape": field.global_shape[field.rank :], "rank": field.rank}
-        for key, value in found.items():
+        attributes: dict[str, Any] = {"shape": field.global_shape[field.rank :], "rank": field.rank}
+        for key, value in attributes.items():
             if key not in group.attrs:
                 group.attrs[key] = value
             if not np.array_equal(group.attrs[key], value):
@@ -126,18 +126,20 @@ class HDF5File(FileBase):
         domain = ((0, 2 * np.pi),) * field.dimensions if self.domain is None else self.domain
         if len(domain) != field.dimensions:
             raise InputError(f"expected a domain of {field.dimensions} axes, received {len(domain)}")
-        for axis, one in enumerate(domain):
-            where = f"{'mesh' if isinstance(one, np.ndarray) else 'domain'}/x{axis}"
+        for axis, coordinates in enumerate(domain):
+            where = f"{'mesh' if isinstance(coordinates, np.ndarray) else 'domain'}/x{axis}"
             if where not in group:
-                group[where] = np.squeeze(one) if isinstance(one, np.ndarray) else np.array(one, float)
+                group[where] = (
+                    np.squeeze(coordinates) if isinstance(coordinates, np.ndarray) else np.array(coordinates, float)
+                )
         return self.f.require_dataset(path, shape=tuple(shape), dtype=field.v.dtype, exact=True)
 
 
 def _lengths(domain: Any) -> list[int] | None:
-    """Return how many numbers there are for each axis of a domain, or raise what is wrong with it."""
+    """Return the count of numbers for each axis of a domain; raise `InputError` if it is not valid."""
     try:
-        axes = None if domain is None else [np.asarray(one, float) for one in domain]
-        good = axes is None or (len(axes) > 0 and all(one.size > 1 and np.isfinite(one).all() for one in axes))
+        axes = None if domain is None else [np.asarray(axis, float) for axis in domain]
+        good = axes is None or (len(axes) > 0 and all(axis.size > 1 and np.isfinite(axis).all() for axis in axes))
     except Exception:  # a user's object can raise anything
         good = False
     if not good:
@@ -145,4 +147,4 @@ def _lengths(domain: Any) -> list[int] | None:
             "expected domain to have a pair of origin and length, or an array of coordinates, for each axis, received "
             f"{repr_of(domain):.200}"
         )
-    return None if axes is None else [one.size for one in axes]
+    return None if axes is None else [axis.size for axis in axes]
