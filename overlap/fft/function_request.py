@@ -49,7 +49,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Request:
+class FunctionRequest:
     """The request of one rank, checked as far as a rank can check it alone.
 
     Attributes
@@ -99,7 +99,7 @@ class Request:
         }
 
 
-def serving_split(kind: Kind, request: Request, shape: tuple[int, ...], ranks: int) -> int:
+def serving_split(kind: Kind, request: FunctionRequest, shape: tuple[int, ...], ranks: int) -> int:
     """Return the axis along which the `FFTN` for a request with this global shape is split in real space."""
     if ranks == 1:
         return request.axes[0]
@@ -112,14 +112,14 @@ def serving_split(kind: Kind, request: Request, shape: tuple[int, ...], ranks: i
     return serving
 
 
-def stays_split(request: Request, shape: tuple[int, ...], ranks: int) -> bool:
+def stays_split(request: FunctionRequest, shape: tuple[int, ...], ranks: int) -> bool:
     """Return whether the split axis stays split while it is transformed, so that its shares may not be even."""
     apart = staying_split(shape, request.axes, (request.held,), (ranks,))
     return bool(apart) and (len(shape) == 1 or two_factors(shape[request.held], ranks) is not None)
 
 
 def fitted(
-    spec: ArraySpec, given: np.ndarray, request: Request, shape: tuple[int, ...], runtime: Runtime
+    spec: ArraySpec, given: np.ndarray, request: FunctionRequest, shape: tuple[int, ...], runtime: Runtime
 ) -> np.ndarray:
     """Return an array with the lengths and the distribution of a plan's arrays (collective).
 
@@ -158,7 +158,7 @@ def request_of(
     workers: int | None,
     split: int | None,
     exchange: str | None,
-) -> Request:
+) -> FunctionRequest:
     """Check the arguments of this rank."""
     dimensions = array.ndim
     lengths = None if s is None else integers(s) or ()
@@ -211,10 +211,10 @@ def request_of(
         raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
     threads = 1 if workers is None else int(workers)
     usually = in_order and (ranks == 1 or held == usual)
-    return Request(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads, exchange)
+    return FunctionRequest(array.shape, array.dtype, where, held, chosen, usually, lengths, norm, threads, exchange)
 
 
-def real_space(kind: Kind, request: Request, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
+def real_space(kind: Kind, request: FunctionRequest, held_shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
     """Return shape and type in real space of the plan for an array of this global shape."""
     lengths = list(held_shape)
     if kind.real and not kind.forward:
@@ -230,7 +230,7 @@ def real_space(kind: Kind, request: Request, held_shape: tuple[int, ...]) -> tup
     return tuple(lengths), np.empty(0, spectral).real.dtype if kind.real else spectral
 
 
-def global_shape_of(request: Request, runtime: Runtime) -> tuple[int, ...]:
+def global_shape_of(request: FunctionRequest, runtime: Runtime) -> tuple[int, ...]:
     """Find the shape of the whole array (collective)."""
     if request.where is not None:
         return request.where.global_shape

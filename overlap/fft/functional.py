@@ -37,9 +37,9 @@ from .fft3 import FFT3
 from .fftn import FFTN
 from .fourier import FourierPlan
 from .function_request import (
+    FunctionRequest,
     Kind,
     Options,
-    Request,
     fitted,
     global_shape_of,
     real_space,
@@ -109,7 +109,7 @@ class _Plans:
             base.coordinator.enter(run.known_as, {})
             return run(x)
 
-    def find(self, request: Request, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> _Kept:
+    def find(self, request: FunctionRequest, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> _Kept:
         """Return the plan for a request; make it if it is not among the kept ones (collective).
 
         It is an `FFTN` whose arrays in real space are split along `split`; if that is None, an `FFT2` or `FFT3`.

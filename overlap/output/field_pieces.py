@@ -54,7 +54,7 @@ def _shape(box: Box) -> tuple[int, ...]:
     return tuple(part.stop - part.start for part in box)
 
 
-class Fields:
+class FieldPieces:
     """The fields of one step on their way to the file.
 
     Parameters
@@ -117,18 +117,18 @@ def _view(buffer: np.ndarray, dtype: np.dtype, box: Box) -> np.ndarray:
 
 
 def to_rank_0(runtime: Runtime) -> Pipeline:
-    """Make the pipeline that brings pieces to rank 0 and writes them there: call it with the pieces, and `Fields`."""
+    """Make the pipeline that brings pieces to rank 0 and writes them; call it with the pieces and `FieldPieces`."""
     comm = runtime.comm
     rank = comm.rank
 
     def buffers() -> list[np.ndarray]:
         return [np.empty(PIECE_NBYTES, np.uint8) for _ in range(1 if rank else 3)]
 
-    def gathering(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> Any:
+    def gathering(piece: tuple[str, Box], slot: list[np.ndarray], fields: FieldPieces) -> Any:
         counts = fields.counts(piece)
         return comm.Gatherv([slot[0], counts[rank], MPI.BYTE], None if rank else [slot[1], counts, MPI.BYTE], 0)
 
-    async def program(piece: tuple[str, Box], slot: list[np.ndarray], fields: Fields) -> None:
+    async def program(piece: tuple[str, Box], slot: list[np.ndarray], fields: FieldPieces) -> None:
         fields.pack(piece, rank, slot[0])
         await gathering(piece, slot, fields)
         if rank == 0:

@@ -225,7 +225,7 @@ class Output(Resource):
                             else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
                         )
                         hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
-                moving = field_pieces.Fields(arrays, like, held, file, self.exchange)
+                moving = field_pieces.FieldPieces(arrays, like, held, file, self.exchange)
                 self._pipeline(moving.pieces, moving)
                 with self._one_error("writing the file of an Output"):
                     stack.pop_all().close()

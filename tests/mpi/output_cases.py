@@ -331,7 +331,7 @@ def rank_lost(comm, path, victim):
         def pack(*args):
             os.kill(os.getpid(), signal.SIGKILL)
 
-        field_pieces.Fields.pack = pack
+        field_pieces.FieldPieces.pack = pack
     with pytest.raises(RankLost) as caught:
         while True:
             output.write({"u": values_of(rt.comm.source, 1)}, step=1, time=1)

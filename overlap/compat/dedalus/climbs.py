@@ -28,7 +28,7 @@ from ...fft.transform import Key
 from ...lowlevel.memory import address_of
 from ..kept_runtimes import RUNTIMES
 from .lines import Plans
-from .units import Kind, SlotMemory, Unit, exchanges, made_by
+from .units import SlotMemory, Unit, UnitKind, exchanges, made_by
 
 DEPTH = 6  # slices in flight
 KEPT = 32  # climbs whose pipelines are kept
@@ -142,7 +142,7 @@ class Climbs:
         self._noting = False
         self._noted: dict[int, Move] = {}
         self._plans: Plans = {}
-        self._units: dict[Kind, Unit | None] = {}
+        self._units: dict[UnitKind, Unit | None] = {}
         self._climbs: dict[Any, Climb] = {}
         self._runtime: Any = None
         self._comms: dict[int, Any] = {}
@@ -206,9 +206,9 @@ class Climbs:
             rest = [field for field in fields if field.layout.index == ends[0]]
             self._dist.paths[path].move_alone(rest, up)
 
-    def _kind(self, move: Move) -> Kind:
+    def _kind(self, move: Move) -> UnitKind:
         field, start, stop = move
-        return Kind(field.domain, tuple(field.scales), field.dtype, start, stop)
+        return UnitKind(field.domain, tuple(field.scales), field.dtype, start, stop)
 
     def _unit(self, move: Move) -> Unit | None:
         """Return the unit of a field's components; None if only Dedalus' own transforms can make the move."""
@@ -221,7 +221,7 @@ class Climbs:
             self._units[kind] = unit
         return self._units[kind]
 
-    def _start(self, kind: Kind) -> None:
+    def _start(self, kind: UnitKind) -> None:
         """Make the runtime and the communicators of the paths that exchange, if need be (collective)."""
         if self._runtime is None:
             self._runtime = RUNTIMES.of(self._dist.comm).runtime()

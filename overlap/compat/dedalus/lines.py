@@ -177,7 +177,7 @@ class ComplexFourier(Lines):
             target.clear(program, axis, slice(last + 1, self.modes - last))
 
 
-class Chebyshev(Lines):
+class ChebyshevSeries(Lines):
     """Chebyshev and ultraspherical series, by cosine transforms; scales and signs are part of the matrix.
 
     Lines are side by side in scratch memory, so that the matrix is applied to many at once.
@@ -260,7 +260,7 @@ def lines_of(basis: Any, dist: Any, points: int, dtype: Any, up: bool, plans: Pl
         elif type(plan) is transforms.FFTWComplexFFT and dtype == COMPLEX:
             plans[key] = ComplexFourier(plan, up, plans)
         elif type(plan) is transforms.FFTWFastChebyshevTransform:
-            plans[key] = Chebyshev(plan, up, plans)
+            plans[key] = ChebyshevSeries(plan, up, plans)
         else:
             return None
     lines: Lines = plans[key]

@@ -30,7 +30,7 @@ WIDTH = 8  # a block with more indices of the axis along which it is cut has a m
 
 
 @dataclass(frozen=True)
-class Kind:
+class UnitKind:
     """The parameters of a unit.
 
     Attributes
@@ -67,7 +67,7 @@ class SlotMemory:
         self.send, *self.receive = (memory[first + place * nbytes :][:nbytes] for place in range(3))
 
 
-def exchanges(dist: Any, kind: Kind, path: int) -> bool:
+def exchanges(dist: Any, kind: UnitKind, path: int) -> bool:
     """Return whether a path exchanges anything of a field; the same on all ranks."""
     step = dist.paths[path]
     if not hasattr(step, "comm_sub"):
@@ -76,14 +76,14 @@ def exchanges(dist: Any, kind: Kind, path: int) -> bool:
     return step.comm_sub.size > 1 and any(shape[axis] != chunk[axis] for axis in (step.axis, step.axis + 1))
 
 
-def _sizes(step: Any, kind: Kind) -> tuple[list[int], list[int]]:
+def _sizes(step: Any, kind: UnitKind) -> tuple[list[int], list[int]]:
     """Return chunks and global shape at a path's begin."""
     both = kind.domain.chunk_shape(step.layout0), step.layout0.global_shape(kind.domain, kind.scales)
     chunk, shape = ([int(length) for length in lengths] for lengths in both)
     return chunk, shape
 
 
-def _lines_at(dist: Any, kind: Kind, path: int, plans: Plans) -> tuple[bool, Lines | None]:
+def _lines_at(dist: Any, kind: UnitKind, path: int, plans: Plans) -> tuple[bool, Lines | None]:
     """Return whether a path transforms a field, and by what; None: only Dedalus' own classes can."""
     step = dist.paths[path]
     basis = None if hasattr(step, "comm_sub") else kind.domain.full_bases[step.axis]
@@ -93,7 +93,7 @@ def _lines_at(dist: Any, kind: Kind, path: int, plans: Plans) -> tuple[bool, Lin
     return True, lines_of(basis, dist, points, kind.dtype, kind.stop > kind.start, plans)
 
 
-def made_by(dist: Any, kind: Kind, plans: Plans) -> bool:
+def made_by(dist: Any, kind: UnitKind, plans: Plans) -> bool:
     """Return whether units can make the move of a path between layouts, with an exchange."""
     if any(
         transforms and lines is None
@@ -118,7 +118,7 @@ class Unit:
     Parameters
     ----------
     dist : Dedalus' distributor
-    kind : Kind
+    kind : UnitKind
     comms : dict
         Awaitable communicators, by the numbers of paths that exchange.
     plans : dict
@@ -132,7 +132,7 @@ class Unit:
         Bytes of the local array in the first and the last layout.
     """
 
-    def __init__(self, dist: Any, kind: Kind, comms: dict[int, Any], plans: Plans) -> None:
+    def __init__(self, dist: Any, kind: UnitKind, comms: dict[int, Any], plans: Plans) -> None:
         self._dtype, up = np.dtype(kind.dtype), kind.stop > kind.start
         shapes = [tuple(map(int, layout.local_shape(kind.domain, kind.scales))) for layout in dist.layouts]
         self._messages: list[tuple[Any, Message, int]] = []  # (path, message, this rank on the communicator)
@@ -208,7 +208,7 @@ class Unit:
         return program
 
 
-def _boxes(step: Any, kind: Kind, before: Sequence[int], after: Sequence[int], up: bool) -> MessageBoxes:
+def _boxes(step: Any, kind: UnitKind, before: Sequence[int], after: Sequence[int], up: bool) -> MessageBoxes:
     """Return the boxes that a transpose of Dedalus moves, in which blocks are multiples of chunks."""
     chunk, shape = _sizes(step, kind)
     ranks = step.comm_sub.size

@@ -76,7 +76,7 @@ GO_ON, LAST, END_JOB = range(3)
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """The times and the issue order of all simulated ranks.
 
     Attributes
@@ -626,7 +626,7 @@ def run(
     speeds: Sequence[float],
     options: Options,
     factors: NDArray[np.float64],
-) -> Run:
+) -> SimulatedRun:
     """Simulate ranks.
 
     Parameters
@@ -643,7 +643,7 @@ def run(
 
     Returns
     -------
-    Run
+    SimulatedRun
     """
     simulated, workers = len(programs), 0 if options.wait == "off" else options.workers
     different = list({id(program): program for program in programs}.values())
@@ -684,7 +684,7 @@ def run(
         *(np.zeros(depth), np.zeros(depth, np.int64), np.zeros((depth, nodes)), np.full(nodes, -np.inf)),
         *(order, steps_s, exchanges_s),
     )
-    return Run(ranks["end_s"], order, steps_s, exchanges_s)
+    return SimulatedRun(ranks["end_s"], order, steps_s, exchanges_s)
 
 
 def _numbers(machine: Machine, options: Options, simulated: int, slices: int) -> Any:
