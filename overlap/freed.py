@@ -21,7 +21,7 @@ from typing import Any, Self
 from .errors import ClosedError
 from .uncopied import Uncopied
 
-TOLD_S = 2.0  # wait for ranks that leave the block by the same exception; a thread notifies later ones
+NOTIFIED_S = 2.0  # wait for ranks that leave the block by the same exception; a thread notifies later ones
 
 
 class Resource(Uncopied, ABC):
@@ -74,7 +74,7 @@ class Resource(Uncopied, ABC):
         if error is None:
             self._end()
         elif (telling := self._fail(error)) is not None:
-            telling.join(TOLD_S)
+            telling.join(NOTIFIED_S)
 
 
 class CollectiveContext(Resource):

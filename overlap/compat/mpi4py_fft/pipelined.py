@@ -82,7 +82,7 @@ class PipelinedTransform(Transform):
         arrays, (source_side, target_side) = self._arrays, self._sides
         if output_array is not None and axes is None and not unknown and (normalize is None or type(normalize) is bool):
             self._choose_scale(normalize)
-            if self._volume.repeated((input_array,), output_array):  # what fits needs no other look
+            if self._volume.repeated((input_array,), output_array):  # arrays that fit need no further check
                 arrays.given(source_side, input_array)
                 arrays.given(target_side, output_array)
                 return output_array

@@ -93,7 +93,7 @@ ROW_WORDS = BASE + 2 * BASES
 COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)
 NO_EXCHANGE = -1
 WORD = (1 << 64 - TAG_BITS) - 1
-LOOKS = 64  # reads of a rank's word between two calls of MPI
+READS = 64  # reads of a rank's word between two calls of MPI
 
 
 @njit
@@ -267,13 +267,13 @@ def _received(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
     """Wait for a rank's word of this round: poll without sleep at first, then with longer and longer sleeps."""
     rendezvous = words(mpi[RENDEZVOUS])
     place = rendezvous[BOARD] + LINE * rank + 8 * (rendezvous[NUMBER] & 1)
-    flag, sleep, looks = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
+    flag, sleep, reads = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
     while True:
         word = load_acquire(place)
         if word & TAG == rendezvous[NUMBER] & TAG:
             return (word >> TAG_BITS) & WORD
-        looks += 1
-        if looks < LOOKS:
+        reads += 1
+        if reads < READS:
             pause()
             continue
         # Messages sent to the user's code may need an MPI call of this rank to progress.

@@ -120,12 +120,12 @@ def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: thre
     """
     interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
     pauses: list[tuple[float, float]] = []  # (end, seconds)
-    looked = perf_counter()
+    checked = perf_counter()
     while not closed.wait(interval_s):
         now = perf_counter()
-        if now - looked - interval_s > _PAUSE_S:
-            pauses.append((now, now - looked - interval_s))
-        looked = oldest = now
+        if now - checked - interval_s > _PAUSE_S:
+            pauses.append((now, now - checked - interval_s))
+        checked = oldest = now
         for name, limit_s, watched in deadlines:
             for label, started in list(watched.items()):
                 oldest = min(oldest, started)
