@@ -55,13 +55,12 @@ class FFTN(FourierPlan):
         as there are ranks; else the first one of `axes`. An axis of half the spectrum cannot be split.
     s : sequence of int, optional
         As in `numpy.fft`: points of the transforms along `axes`, where arrays in real space have those of `shape`.
-        Zeros are added at their ends, which no rank sends, or the ends are cut off. `backward` returns arrays of
+        Zeros are added at their ends, or the ends are cut off; no rank sends these zeros. `backward` returns arrays of
         `shape`, with zeros where ends were cut. Not for an axis that stays split.
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`; for cosine and sine transforms as in `scipy.fft.dct` and `scipy.fft.dst`.
     kinds : sequence of str, optional
-        The transforms along `axes`, as for `FFT2`: FFTs, or cosine and sine transforms. An axis that stays split has
-        FFTs.
+        Transforms along `axes`, as for `FFT2`: FFTs, cosine or sine transforms. An axis that stays split has FFTs.
     layout : ArrayLayout or dict, optional
         The process grid, `restore`, and shares of the ranks; `modes`, a number for each of `axes`.
         ``order="transposed"`` leaves modes of an axis that stays split in the order of the transform: 0, r, 2 r, ...
@@ -199,8 +198,7 @@ class FFTN(FourierPlan):
         self.grid: tuple[int, ...] = self._layout.grid or self._even_grid(self.split)
         parts = [self._factors.get(axis, (length,)) for axis, length in enumerate(self._points)]
         self._cut = tuple(length for part in parts for length in part)
-        # Index of every axis, after the batch.
-        self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]
+        self._at = [1 + sum(map(len, parts[:axis])) for axis in range(len(parts))]  # index of each axis after batch
         return self.grid
 
     def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -220,10 +218,8 @@ class FFTN(FourierPlan):
             if axis in self._factors:
                 lines |= {at + i: Axis(length, length) for i, length in enumerate(self._factors[axis])}
             else:
-                array_points = self._shape[axis] if self._lengths_wanted else None
-                lines[at] = Axis(
-                    self._points[axis], fine[axis], self._kinds[axis], orthogonal=ortho, given=array_points
-                )
+                held = self._shape[axis] if self._lengths_wanted else None
+                lines[at] = Axis(self._points[axis], fine[axis], self._kinds[axis], orthogonal=ortho, given=held)
         return lines
 
     def _place(self) -> None:
@@ -269,10 +265,8 @@ class FFTN(FourierPlan):
 
     def _title(self) -> str:
         of = f"{self._dtype}{self._in_kinds()}"
-        return (
-            f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
-            f"{travelling(self.exchange)}"
-        )
+        title = f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
+        return title + travelling(self.exchange)
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the mode numbers of this rank's part of the spectrum.

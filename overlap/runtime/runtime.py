@@ -424,7 +424,7 @@ class Runtime(Resource):
             ``program(slice, *args, **kwargs)``, or ``program(slice, buffers, *args, **kwargs)``
             with `buffers`.
         buffers : callable, optional
-            Makes the buffers of one slot; called `depth` times at once. A slice in flight owns one slot.
+            Makes the buffers of one slot; called `depth` times as the pipeline is made. Each slice in flight owns one.
         skeleton : function, coroutine function or "agree", optional
             Lists what a slice awaits: a function that takes the arguments of `program` and returns a request or several
             in their order, or a program that awaits the same requests and computes nothing. It is needed only if
