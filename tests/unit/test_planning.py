@@ -234,7 +234,7 @@ def test_the_model_drops_what_is_hopeless():
     assert {trial.settings.wait for trial in transform.trials} == {"off"}
 
 
-@pytest.mark.parametrize("compute_s, exchange_s, late", [(1e-4, 4e-4, 0.7), (4e-4, 1e-4, None)])
+@pytest.mark.parametrize("compute_s, exchange_s, late", [(1e-4, 4e-4, 0.45), (1e-4, 1.8e-4, 0.33), (4e-4, 1e-4, None)])
 def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
     cost = costing({}, compute_s=compute_s, exchange_s=exchange_s)
     transform = Transform(cost=cost, **FIELDS)

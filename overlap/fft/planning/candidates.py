@@ -273,6 +273,7 @@ class FieldCandidates(Candidates):
     MESSAGES_PER_WORKER = 4  # and for each worker
     SLOTS_SHARE = 4  # slots take at most 1/SLOTS_SHARE of an input and an output, if `SHALLOW` slots fit
     RESERVE = 1.2  # early exchanges must keep the link busy for at least this many times C
+    MUCH = 0.45  # of a field: the first FFTs of all of it are hidden behind what is exchanged early
     LITTLE = 0.1  # late shares below this are not worth the work memory of late exchanges
 
     transform: TunableFields
@@ -318,7 +319,7 @@ class FieldCandidates(Candidates):
             *(self.settings(wait, size, shallow, late) for wait, size in (("block", middle), *alternatives)),
             *(self._with_slots("poll", size, late) for size in sizes),
         ]
-        share = round(1.0 - self.RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
+        share = min(self.MUCH, round(1.0 - self.RESERVE * compute_s / exchange_s, 2)) if exchange_s else 0.0
         if self.transform.can_be_late and requested.late is None and share > self.LITTLE:
             listed += [self._with_slots("poll", size, share) for size in sizes[:2]]
         return listed
