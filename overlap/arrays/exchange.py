@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py.util import dtlib
 
 from ..errors import InputError, repr_of
+from ..lowlevel.memory import address_of
 
 EXCHANGES = (None, "f4")
 
@@ -65,6 +66,31 @@ def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
     ):
         raise too_large()
     return sent
+
+
+class Overflow:
+    """Whether a copy to singles has met a finite number that is too large.
+
+    Attributes
+    ----------
+    address : int
+        Of the word that compiled code sets.
+    """
+
+    def __init__(self) -> None:
+        self._word = np.zeros(1, np.int64)
+        self.address = address_of(self._word)
+
+    def check(self) -> None:
+        """Raise an error, on this rank, if it has; once.
+
+        Raises
+        ------
+        InputError
+        """
+        if self._word[0]:
+            self._word[0] = 0
+            raise too_large()
 
 
 def too_large() -> InputError:

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
+from ..arrays.exchange import Overflow, dtype_sent, exchange_problem
 from ..errors import InputError, repr_of, text_of
 from ..lowlevel.memory import address_of
 from ..masks import mask_problem
@@ -33,8 +34,13 @@ def types_of(given: Any) -> tuple[Types, str | None]:
     return found, None if found else "expected at least one data type, received none"
 
 
-def problem_of(comm: MPI.Intracomm, parts: object, transport: object) -> str | None:
+def problem_of(
+    comm: MPI.Intracomm, parts: object, transport: object, exchange: Any = None, types: Types | None = None
+) -> str | None:
     """Return what is wrong with the other arguments, or None."""
+    problems = [exchange_problem(exchange, dtype) for dtype, _ in types or [(np.dtype(float), ())]]
+    if all(problems):
+        return problems[0]
     if not isinstance(transport, str) or transport not in TRANSPORTS:
         return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {repr_of(transport)}"
     if not isinstance(parts, (Blocks, Entries)):
@@ -72,19 +78,27 @@ class RoundArrays:
         Shape of each array, without the components of an item.
     types : sequence of (numpy.dtype, tuple of int)
         Type and components of each array.
+    exchange : {None, "f4"}
+        See `Halo`.
 
     Attributes
     ----------
     kinds : list of (tuple of int, numpy.dtype)
         Shape and type of each array.
+    exchange_dtypes : tuple of dtype
+        The type in which the numbers of each array are sent.
     local : LocalArrays
     """
 
     _KNOWN = 2  # rounds: often two arrays are used in turns
 
-    def __init__(self, shape: tuple[int, ...], types: Types) -> None:
+    def __init__(self, shape: tuple[int, ...], types: Types, exchange: str | None = None) -> None:
         self.kinds = [(shape + components, dtype) for dtype, components in types]
-        self.local = LocalArrays(shape, [dtype.itemsize * prod(components) for dtype, components in types])
+        items = [dtype.itemsize * prod(components) for dtype, components in types]
+        ways = [None if exchange_problem(exchange, dtype) else exchange for dtype, _ in types]
+        self.exchange_dtypes = tuple(dtype_sent(dtype, way) for (dtype, _), way in zip(types, ways))
+        singles = [number for number, way in enumerate(ways) if way is not None]
+        self.local = LocalArrays(shape, items, singles, Overflow() if singles else None)
         self._known: dict[tuple[int, ...], tuple[tuple[np.ndarray, ...], tuple[int, ...]]] = {}
 
     def addresses(self, arrays: tuple[np.ndarray, ...]) -> tuple[int, ...]:

@@ -60,6 +60,10 @@ class Halo(CollectiveContext):
         numbers per cell, the last axis of the array.
     transport : {"auto", "window", "messages"}
         "window" raises if a neighbour is on another node; "messages" never writes to other ranks' memory.
+    exchange : {None, "f4"}
+        ``"f4"``: doubles are sent as singles, half the bytes between nodes; numbers of other types as they are. A ghost
+        cell gets its owner's number rounded to a single, also from the same node or the same rank, where nothing is
+        sent: results do not depend on which ranks share a node.
     deadline_s : float or None
         Seconds that a rank waits for others, in a round or while a halo is made or freed, before it prints the stacks
         of all its threads and aborts the job.
@@ -70,6 +74,8 @@ class Halo(CollectiveContext):
         The duplicate.
     local_shape : tuple of int
         Shape of each array, without the components of an item.
+    exchange_dtypes : tuple of dtype
+        The types in which the numbers of the arrays of a round travel.
     transports : dict
         "window" or "messages" for the rank of each neighbour.
     reason : str or None
@@ -100,6 +106,7 @@ class Halo(CollectiveContext):
         dtypes: DTypeLike | Sequence[DTypeLike] = np.float64,
         *,
         transport: str = "auto",
+        exchange: str | None = None,
         deadline_s: float | None = 60.0,
     ) -> None:
         asynchronous = comm if isinstance(comm, AsyncComm) else None
@@ -113,16 +120,18 @@ class Halo(CollectiveContext):
             types, problem = types_of(dtypes)
             self.coordinator.check(
                 "making a halo",
-                problem or problem_of(self.comm, parts, transport),
+                problem or problem_of(self.comm, parts, transport, exchange, types),
                 dtypes=[(dtype.str, components) for dtype, components in types],
                 transport=transport,
+                exchange=exchange,
                 blocks=vars(parts) if isinstance(parts, Blocks) else None,
             )
             if isinstance(parts, Blocks):
                 self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
             else:
                 self.local_shape, traffic = parts.local_shape, list(parts.traffic)
-            self._arrays = RoundArrays(self.local_shape, types)
+            self._arrays = RoundArrays(self.local_shape, types, exchange)
+            self.exchange_dtypes = self._arrays.exchange_dtypes
             local = self._arrays.local
             self._chosen: tuple[int, ...] = ()
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
@@ -152,6 +161,7 @@ class Halo(CollectiveContext):
         dtypes: DTypeLike | Sequence[DTypeLike] = np.float64,
         *,
         transport: str = "auto",
+        exchange: str | None = None,
         deadline_s: float | None = 60.0,
     ) -> Self:
         """Make a halo of entries that are identified by global numbers. Collective.
@@ -165,7 +175,7 @@ class Halo(CollectiveContext):
             Global numbers >= 0 of the entries of this rank; every entry has one owner.
         needed : array of int
             Global numbers of the entries of other ranks that this rank needs, each once.
-        dtypes, transport, deadline_s
+        dtypes, transport, exchange, deadline_s
             See `Halo`.
 
         Returns
@@ -182,10 +192,11 @@ class Halo(CollectiveContext):
             (mine, others), problem = numbers_of(owned, needed)
             coordinator.check("finding the owners of entries", problem)
             entries = plan.of_indices(coordinator, mine, others)
+        made_of: AsyncComm | StandaloneCoordinator = coordinator
         if isinstance(comm, AsyncComm):
             coordinator.close()
-            return cls(comm, entries, dtypes, transport=transport, deadline_s=deadline_s)
-        return cls(coordinator, entries, dtypes, transport=transport, deadline_s=deadline_s)
+            made_of = comm
+        return cls(made_of, entries, dtypes, transport=transport, exchange=exchange, deadline_s=deadline_s)
 
     def _make_window(self, traffic: list[Traffic], local: LocalArrays, transport: str) -> list[Traffic]:
         """Make the links to neighbours on this node, if there are any; return the traffic that they do not carry."""
@@ -282,6 +293,7 @@ class Halo(CollectiveContext):
             if self._window is not None:
                 self._active = True
                 links.start(self._window.address, self._set)
+                self._arrays.local.check()
             self._active = True
         except InputError as error:
             self.fail(InputError(f"rank {self.comm.rank}: {error}"))
@@ -329,6 +341,7 @@ class Halo(CollectiveContext):
         if self._messages_left and self._requests.test():
             self._messages_left = False
         left = self._window is not None and links.progress(self._window.address)
+        self._arrays.local.check()
         return not (left or self._messages_left)
 
     def _wait(self) -> None:
@@ -358,6 +371,7 @@ class Halo(CollectiveContext):
         """
         if raised:
             return
+        self._arrays.local.check()
         for _rank, content in self._failures.received():
             self._reported.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
         for number, content in self._reported:

@@ -43,7 +43,8 @@ from ..lowlevel.memory import (
 )
 
 # Words of a rank's state; then the links.
-ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, STATE = 0, 1, 2, 3, 4, 5, 6, 8
+# `OVERFLOW` is the address of a word that copies set if a number is too large to be sent as a single, or 0.
+ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, OVERFLOW, STATE = range(9)
 # Words of a link: whether sending and receiving are still to be done in this round, and whether they exist at all; the
 # part of the own segment for the other rank, the part of the other rank's segment for this one, and the bytes of their
 # slots; tables of copies into a slot, into shared arrays, and from a slot to the ghost cells; the addresses of the sets
@@ -83,7 +84,10 @@ def start(state_at: Any, set_number: Any) -> Any:
 
 @njit
 def send(state: Any, link: Any, number: Any) -> Any:
-    """Send the payload of a round if the receiver is ready for it; return whether it is still to be sent."""
+    """Send the payload of a round if the receiver is ready for it; return whether it is still to be sent.
+
+    A payload with a number that is too large for a single is never sent; the caller raises an error.
+    """
     request, place = link[MINE], number & 1
     delivery = link[THEIRS] + DELIVERIES + place * LINE
     asked = load_acquire(request)
@@ -96,6 +100,8 @@ def send(state: Any, link: Any, number: Any) -> Any:
         execute(link[INTO_SLOT], link[INTO_SLOT_ROWS], state[SOURCES], state[SCRATCH])
         store(delivery + IN_PLACE, 0)
     else:
+        return 1
+    if state[OVERFLOW] and load(state[OVERFLOW], number):
         return 1
     store_release(delivery, number)
     link[SENDING] = 0

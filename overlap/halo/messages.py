@@ -66,6 +66,7 @@ class Messages:
     def __init__(self, traffic: Sequence[Traffic], local: LocalArrays) -> None:
         self.sources = np.zeros(len(local.items), np.int64)
         self._sources_at = address_of(self.sources)
+        self._check = local.check
 
         def made(sending: bool) -> tuple[list[HaloMessage], np.ndarray, list[CopyTable]]:
             messages: list[HaloMessage] = []
@@ -86,8 +87,15 @@ class Messages:
         self._sent_at, self._received_at = address_of(self._sent), address_of(self._received)
 
     def pack(self, direct: bool = False) -> None:
-        """Copy entries to be sent from the arrays into the messages; if `direct`, all but runs."""
+        """Copy entries to be sent from the arrays into the messages; if `direct`, all but runs.
+
+        Raises
+        ------
+        InputError
+            A number is too large to be sent as a single.
+        """
         self._packs[direct].execute(self._sources_at, self._sent_at)
+        self._check()
 
     def unpack(self, direct: bool = False) -> None:
         """Copy received entries into the arrays; if `direct`, all but runs."""

@@ -5,13 +5,14 @@ A *region* of a local array is a box (a tuple of slices) or an array of position
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays.blocks import Blocks
+from ..arrays.exchange import Overflow
 from ..arrays.partition import length_of
 from ..lowlevel.copy_table import ArrayRegion, strides_of
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
@@ -29,19 +30,37 @@ class LocalArrays(NamedTuple):
         Shape of each array, without the components of an item.
     items : sequence of int
         Bytes of an item, for each array.
+    singles : collection of int
+        The numbers of the arrays whose doubles travel as singles.
+    overflow : Overflow or None
+        Where copies tell that one was too large; None if there are no such arrays.
     """
 
     shape: tuple[int, ...]
     items: Sequence[int]
+    singles: Collection[int] = ()
+    overflow: Overflow | None = None
 
     def region(self, number: int, region: Region) -> ArrayRegion:
         """Describe a region of array `number`."""
         nbytes = self.items[number]
+        precision, rounding = (8, self._rounding) if number in self.singles else (0, 0)
         if isinstance(region, np.ndarray):
-            return ArrayRegion(number, 0, (len(region),), (nbytes,), nbytes, region)
+            return ArrayRegion(number, 0, (len(region),), (nbytes,), nbytes, region, precision, rounding)
         strides = strides_of(self.shape, nbytes)
         offset = sum(side.start * stride for side, stride in zip(region, strides))
-        return ArrayRegion(number, offset, tuple(map(length_of, region)), strides, nbytes)
+        return ArrayRegion(
+            number, offset, tuple(map(length_of, region)), strides, nbytes, precision=precision, rounding=rounding
+        )
+
+    @property
+    def _rounding(self) -> int:
+        return 0 if self.overflow is None else self.overflow.address
+
+    def check(self) -> None:
+        """Raise an `InputError` if a number was too large to travel."""
+        if self.overflow is not None:
+            self.overflow.check()
 
     def packing(self, regions: Sequence[Region], message: int = 0) -> tuple[Pairs, int]:
         """Return where regions of all arrays are in message `message`.
@@ -54,11 +73,20 @@ class LocalArrays(NamedTuple):
             Bytes of the message; every array's part begins at a multiple of 64.
         """
         pairs, first = [], 0
-        for number, nbytes in enumerate(self.items):
+        for number in range(len(self.items)):
             first = -(-first // 64) * 64
             for region in regions:
                 place = self.region(number, region)
-                packed = ArrayRegion(message, first, place.shape, strides_of(place.shape, nbytes), nbytes)
+                nbytes = place.nbytes // 2 if place.precision else place.nbytes
+                strides = strides_of(place.shape, nbytes)
+                packed = place._replace(
+                    base=message,
+                    offset=first,
+                    strides=strides,
+                    nbytes=nbytes,
+                    positions=None,
+                    precision=place.precision // 2,
+                )
                 pairs.append((place, packed))
                 first += place.size * nbytes
         return pairs, first

@@ -68,6 +68,8 @@ class LinkWindow:
         with coordinator.watching("comparing the cores of a node's ranks"):
             polls = polls_of(node)
         self.state[[links.LINKS, links.ATTEND, links.POLLS]] = len(traffic), id(attend), polls
+        if local.overflow is not None:
+            self.state[links.OVERFLOW] = local.overflow.address
         self.state[[links.SCRATCH, links.SOURCES]] = address_of(self._scratch), address_of(self.sources)
         self._join(local)
 
@@ -85,7 +87,7 @@ class LinkWindow:
         for number, link in enumerate(self._traffic):
             peer = self._peers[link.rank]
             (own_offset, my_slot), (peer_offset, their_slot) = parts[peer], every[peer][me]
-            remote = LocalArrays(link.shape, local.items)
+            remote = local._replace(shape=link.shape)
             direct = [
                 (local.region(array, region), remote.region(array, fill))
                 for array in range(len(local.items))

@@ -10,9 +10,9 @@ Modules with other operations number these from `OTHERS` on, and call `copied` f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -20,7 +20,7 @@ from numba import types
 from ..compiled import CFunction, njit
 from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
 
-COPY, COPY_ITEMS, CONVERT, OTHERS = range(4)
+COPY, COPY_ITEMS, CONVERT, CONVERT_ITEMS, OTHERS = range(5)
 # Columns of a row. Lengths count elements; in the innermost axis of a copy of runs they count bytes.
 OPERATION = 0
 SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base, and bytes; the step is for modules that repeat rows
@@ -31,9 +31,11 @@ SCALE = 20  # bits of a float64 factor, in a copy of runs of real numbers of `PR
 PRECISION = 21  # 0: not scaled
 CONVERSION = 21  # a conversion of real numbers, which are scaled, too; lengths count bytes of the source
 TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles are rounded to singles and stored as doubles
+_CONVERSIONS = {(8, 4): TO_SINGLE, (4, 8): TO_DOUBLE, (8, 8): THROUGH_SINGLE}  # by bytes of source and target
 FLAG = 22  # the address of a word that becomes 1 if a finite number is too large for the other type
 ARGUMENTS = 7  # first argument of other operations
-COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of an item, addresses of the positions
+# Items, bytes of an item (real numbers of an item that is converted), addresses of the positions.
+COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10
 WIDTH = 23
 AXES = 4
 _ELEMENTS = (4, 8, 16)  # bytes; others are copied as runs of bytes
@@ -43,8 +45,7 @@ Base = tuple[int, int]  # the number of a base, and an offset
 Loops = tuple[list[int], tuple[int, list[int]], tuple[int, list[int]]]
 
 
-@dataclass(frozen=True)
-class ArrayRegion:
+class ArrayRegion(NamedTuple):
     """Items of an array whose address is given later: a box, or some items along the first axis.
 
     Attributes
@@ -59,6 +60,11 @@ class ArrayRegion:
         Size of an item.
     positions : ndarray of int64 or None
         Positions of the items; None for a box.
+    precision : int
+        Bytes of the real numbers that items consist of, if copies may convert them; 0: items are only copied.
+    rounding : int
+        The address of a word: numbers copied here are rounded to singles, and the word becomes 1 if a finite number is
+        too large. 0: they are not rounded.
     """
 
     base: int
@@ -67,11 +73,13 @@ class ArrayRegion:
     strides: tuple[int, ...]
     nbytes: int
     positions: np.ndarray | None = None
+    precision: int = 0
+    rounding: int = 0
 
     @property
     def size(self) -> int:
         """Return the number of items."""
-        return int(np.prod(self.shape, dtype=int))
+        return prod(self.shape)
 
 
 class CopyTable:
@@ -111,11 +119,26 @@ class CopyTable:
 
     def _lines(self, source: ArrayRegion, target: ArrayRegion) -> Iterator[list[int]]:
         bases = (source.base, source.offset), (target.base, target.offset)
-        if source.positions is None and target.positions is None:
-            yield from box_lines(COPY, *bases, source.shape, source.strides, target.strides, source.nbytes)
-        else:
-            positions = self._positions(source), self._positions(target)
-            yield instruction(COPY_ITEMS, *bases, source.size, source.nbytes, *positions)
+        in_boxes = source.positions is None and target.positions is None
+        positions = self._positions(source), self._positions(target)
+        if source.precision == target.precision and not target.rounding:
+            if in_boxes:
+                yield from box_lines(COPY, *bases, source.shape, source.strides, target.strides, source.nbytes)
+            else:
+                yield instruction(COPY_ITEMS, *bases, source.size, source.nbytes, *positions)
+            return
+        numbers = source.nbytes // source.precision
+        if not in_boxes:
+            lines = iter([instruction(CONVERT_ITEMS, *bases, source.size, numbers, *positions)])
+        elif numbers <= 2:  # the parts of a complex number are converted at once
+            here, there = source.strides, target.strides
+            lines = box_lines(CONVERT, *bases, source.shape, here, there, source.nbytes, target_nbytes=target.nbytes)
+        else:  # the numbers of an item are one more axis
+            here, there = ((*one.strides, one.precision) for one in (source, target))
+            given, made, shape = source.precision, target.precision, (*source.shape, numbers)
+            lines = box_lines(CONVERT, *bases, shape, here, there, given, target_nbytes=made)
+        for line in lines:
+            yield converting(line, source.precision, target.precision, target.rounding)
 
     def _positions(self, region: ArrayRegion) -> int:
         """Return the address of the positions; 0 if the items are consecutive."""
@@ -129,6 +152,18 @@ def instruction(operation: int, source: Base, target: Base, *arguments: int) -> 
     """Make a row."""
     line = [operation, *source, 0, *target, 0, *arguments]
     return line + [0] * (WIDTH - len(line))
+
+
+def converting(line: list[int], given: int, made: int, flag: int, scale: float = 1.0) -> list[int]:
+    """Let a row convert real numbers of so many bytes, times a number."""
+    line[CONVERSION], line[FLAG] = _CONVERSIONS[given, made], flag
+    line[SCALE] = bits_of(scale)
+    return line
+
+
+def bits_of(scale: float) -> int:
+    """Return a number as a row has it."""
+    return int(np.float64(scale).view(np.int64))
 
 
 def copy_run(source: Base, target: Base, nbytes: int) -> list[int]:
@@ -227,7 +262,7 @@ def copied(line: Any, source: Any, target: Any) -> None:
     if line[OPERATION] == COPY_ITEMS:
         _copy_items(line, source, target)
         return
-    if line[OPERATION] == CONVERT:
+    if line[OPERATION] >= CONVERT:
         if line[CONVERSION] == TO_SINGLE:
             _convert(line, source, target, np.float64, np.float32)
         elif line[CONVERSION] == TO_DOUBLE:
@@ -359,6 +394,10 @@ def _convert(line: Any, source: Any, target: Any, source_type: Any, target_type:
     """Copy real numbers of the type `given` to those of the type `made`, rounded to singles on the way."""
     size, target_size = 4 if line[CONVERSION] == TO_DOUBLE else 8, 4 if line[CONVERSION] == TO_SINGLE else 8
     scale, overflown = bits_to_float(line[SCALE]), 0
+    if line[OPERATION] == CONVERT_ITEMS:
+        if _convert_items(line, source, target, size, target_size, scale, source_type, target_type):
+            store(line[FLAG], 1)
+        return
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
             from_at = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
@@ -372,6 +411,21 @@ def _convert(line: Any, source: Any, target: Any, source_type: Any, target_type:
                 to_at += line[TARGET_STRIDES + 2]
     if overflown:
         store(line[FLAG], 1)
+
+
+@njit
+def _convert_items(
+    line: Any, source: Any, target: Any, size: Any, target_size: Any, scale: Any, source_type: Any, target_type: Any
+) -> Any:
+    """Convert items at positions; return whether a finite number was too large."""
+    numbers, overflown = line[ITEM], 0
+    source_positions, target_positions = line[SOURCE_POSITIONS], line[TARGET_POSITIONS]
+    for item in range(line[COUNT]):
+        from_item = load(source_positions + 8 * item, item) if source_positions else item
+        to_item = load(target_positions + 8 * item, item) if target_positions else item
+        from_at, to_at = source + from_item * numbers * size, target + to_item * numbers * target_size
+        overflown |= _convert_run(from_at, to_at, numbers, scale, source_type, target_type)
+    return overflown
 
 
 @njit

@@ -275,7 +275,7 @@ SUBJECTS = (
         },
         calls={
             "Halo": Call(
-                lambda lab, one: {"comm": lab.comm, "parts": blocks(lab), "dtypes": "f8"},
+                lambda lab, one: {"comm": lab.comm, "parts": blocks(lab), "dtypes": "f8", "exchange": "f4"},
                 untold=NO_COMM,
                 legal={"dtypes=None": "numpy's None is float64"},
                 done=lambda one: one.free(),
@@ -285,6 +285,7 @@ SUBJECTS = (
                     "comm": lab.comm,
                     "owned": np.arange(3 * lab.rank, 3 * lab.rank + 3),
                     "needed": np.arange(3, 3 * min(lab.size, 2)) if lab.rank == 0 else np.array([0]),
+                    "exchange": "f4",
                 },
                 untold=NO_COMM,
                 legal={"dtypes=None": "numpy's None is float64"},

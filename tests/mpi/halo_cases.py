@@ -12,7 +12,7 @@ import numpy as np
 from everywhere import raises_everywhere
 from mpi4py import MPI
 
-from overlap import Blocks, ClosedError, Halo, InputError, RankError, Runtime
+from overlap import Blocks, ClosedError, Halo, InputError, RankError, Runtime, SliceError
 from overlap.halo import halo as halo_module
 from overlap.lowlevel import segments
 
@@ -64,8 +64,17 @@ def _apart(comm):
     return comm.Split(comm.rank % 2, comm.rank)
 
 
-def blocks(comm, transport, seeds=(0,), mixed=False):
-    """All that there is of structured halos: drawn dimensions, widths, types, rounds with and without shared arrays."""
+def rounded(array):
+    """Numbers of double precision as they are after they have been singles; others as they are."""
+    single = {"f8": "f4", "c16": "c8"}.get(array.dtype.str[1:])
+    return array if single is None else array.astype(single).astype(array.dtype)
+
+
+def blocks(comm, transport, seeds=(0,), mixed=False, exchange=None):
+    """All that there is of structured halos: drawn dimensions, widths, types, rounds with and without shared arrays.
+
+    With `exchange` every ghost cell has a rounded number, whichever way it came.
+    """
     before = halo_module.node_of
     if mixed:
         halo_module.node_of = _apart
@@ -74,7 +83,12 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
             chance = np.random.default_rng(seed)
             where = drawn_blocks(chance, comm.size)
             types = [[np.float64], ["c16", ("f4", (3,)), "i2"], [("f8", (2, 2)), np.float32]][seed % 3]
-            with Halo(comm, where, types, transport=transport) as halo:
+            with Halo(comm, where, types, transport=transport, exchange=exchange) as halo:
+                doubles = [np.dtype(one).base in (np.float64, np.complex128) for one in types]
+                assert [one.itemsize for one in halo.exchange_dtypes] == [
+                    np.dtype(one).base.itemsize // (2 if double and exchange else 1)
+                    for one, double in zip(types, doubles)
+                ]
                 assert halo.local_shape == where.local_shape(comm.rank)
                 if mixed:
                     assert all(
@@ -85,6 +99,12 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
                 for number in range(8):
                     arrays = shared if (number + seed * comm.rank) % 2 else private
                     expected = [fill(where, comm.rank, array, number) for array in arrays]
+                    for array, right in zip(arrays, expected) if exchange else ():
+                        if array.dtype.kind in "fc":
+                            array /= 3
+                            right /= 3
+                        for one in where.neighbours(comm.rank):
+                            right[one.receive] = rounded(right[one.receive])
                     if number % 3:
                         halo.exchange(*arrays)
                     else:
@@ -116,6 +136,73 @@ def apart(comm):
             raises_everywhere(comm, InputError, "No such file", lambda: Halo(comm, where, transport="window"))
         finally:
             segments._FOLDER = before
+
+
+def singles(comm, transport):
+    """Doubles that travel as singles: lists of entries, what is not finite, numbers that are too large, slices."""
+    size, last = comm.size, comm.rank == comm.size - 1
+    whole = np.random.default_rng(3).standard_normal((6 * size, 2, 3))
+    whole[0], whole[1, 0, 0], whole[-1, 0, :2] = 1e-300, np.nan, (np.inf, -np.inf)
+    owned = np.random.default_rng(4).permutation(6 * size).reshape(size, 6)
+    needed = [np.random.default_rng(rank).permutation(np.delete(owned, rank, 0).ravel())[:7] for rank in range(size)]
+    with Halo.from_indices(
+        comm, owned[comm.rank], needed[comm.rank], [("f8", (3,)), "c16", "i8"], transport=transport, exchange="f4"
+    ) as halo:
+        for number in range(4):
+            arrays = halo.empty() if number % 2 else [np.zeros(shape, dtype) for shape, dtype in halo._arrays.kinds]
+            everything = whole[:, 0], whole[:, 1, 0] + 1j * whole[:, 1, 1], np.arange(len(whole)) + (1 << 40)
+            for array, values in zip(arrays, everything):
+                array[:6] = values[owned[comm.rank]]
+            halo.exchange(*arrays)
+            for array, values in zip(arrays, everything):
+                np.testing.assert_array_equal(array[:6], values[owned[comm.rank]])
+                np.testing.assert_array_equal(array[6:], rounded(values[needed[comm.rank]]))
+
+    row = Blocks((4 * size,), (size,), periodic=True)
+    with Halo(comm, row, [float, np.float32], transport=transport, exchange="f4") as halo:
+        shared, private = halo.empty(), (np.zeros(halo.local_shape), np.zeros(halo.local_shape, np.float32))
+        for number, arrays in enumerate((shared, private) * 2):
+            for array in arrays:
+                array[...] = comm.rank
+            arrays[0][[1, -2]] = -1e300 if comm.rank == number % size else 3e38
+
+            def rounds():
+                for _ in range(10):  # who is no neighbour may end one round before it is told
+                    halo.exchange(*arrays)
+                    assert np.isfinite(arrays[0]).all()
+
+            raises_everywhere(comm, InputError, f"rank {number % size}: expected numbers of at most 3.4e+38", rounds)
+            expected = [fill(row, comm.rank, array, number) for array in arrays]
+            halo.exchange(*arrays)
+            for array, right in zip(arrays, expected):
+                np.testing.assert_array_equal(array, right)
+
+    for wait in ("off", "poll"):
+        with Runtime(comm, wait=wait) as runtime, Halo(runtime.comm, row, transport=transport, exchange="f4") as halo:
+            u = np.zeros(halo.local_shape)
+            expected = rounded(fill(row, comm.rank, u, 0) / 3)
+            u /= 3
+            expected[row.own(comm.rank)] = u[row.own(comm.rank)]
+
+            @runtime.pipelined
+            async def program(number):
+                await halo(u)
+
+            program(range(1))
+            np.testing.assert_array_equal(u, expected)
+            u[1] = 1e300 if last else 0.0
+            raises_everywhere(comm, SliceError, "expected numbers of at most 3.4e+38", lambda: program(range(1)))
+            u[1] = 0.0
+            program(range(1))
+            assert np.isfinite(u).all()
+
+    for options in (
+        {"exchange": "f8"},
+        {"exchange": "f4" if last and size > 1 else 4},
+        {"exchange": "f4", "dtypes": np.float32},
+        {"exchange": "f4", "dtypes": ["i4", "c8"]},
+    ):
+        raises_everywhere(comm, InputError, "expected", lambda: Halo(comm, row, **options))
 
 
 def arrays_outlive(comm, transport):

@@ -11,6 +11,13 @@ def test_blocks(ranks, transport):
     jobs.run_job("halo_cases:blocks", ranks, args={"transport": transport, "seeds": list(range(4))})
 
 
+@pytest.mark.parametrize("transport", ["window", "messages"])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
+def test_doubles_travel_as_singles(ranks, transport):
+    jobs.run_job("halo_cases:singles", ranks, args={"transport": transport})
+    jobs.run_job("halo_cases:blocks", ranks, args={"transport": transport, "seeds": [0, 1, 2], "exchange": "f4"})
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_planes_without_a_copy(ranks):
     jobs.run_job("halo_cases:planes", ranks)
@@ -19,6 +26,9 @@ def test_planes_without_a_copy(ranks):
 @pytest.mark.parametrize("ranks", [3, exhaustive(4)])
 def test_some_neighbours_on_the_node_and_some_not(ranks):
     jobs.run_job("halo_cases:blocks", ranks, args={"transport": "auto", "seeds": list(range(6)), "mixed": True})
+    jobs.run_job(
+        "halo_cases:blocks", ranks, args={"transport": "auto", "seeds": [0, 1, 2], "mixed": True, "exchange": "f4"}
+    )
 
 
 def test_another_mpi_library():

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import exhaustive
 
+from overlap import InputError
+from overlap.arrays.exchange import Overflow
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.program import CompiledProgram, View
 from overlap.lowlevel.copy_table import ArrayRegion, CopyTable
@@ -67,6 +69,52 @@ def test_items_at_positions_are_copied(nbytes, picked, put):
     bases = np.array([address_of(source)]), np.array([address_of(found)])
     CopyTable([tuple(regions)]).execute(*map(address_of, bases))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("numbers", [1, 2, 3, 6])
+@pytest.mark.parametrize("precisions", [(8, 4), (4, 8), (8, 8)])
+@pytest.mark.parametrize("picked, put", [(False, False), (True, False), (False, True), (True, True)])
+def test_items_are_converted(numbers, precisions, picked, put):
+    """Boxes and positions of items of some real numbers; one that is too large is told."""
+    rng = np.random.default_rng(1)
+    source = rng.standard_normal((6, 7, numbers)).astype(f"f{precisions[0]}")
+    found = np.zeros((6, 7, numbers), f"f{precisions[1]}")
+    overflow = Overflow()
+
+    def regions(here, there):
+        for base, array, where in ((0, source, here), (1, found, there)):
+            item = array.itemsize * numbers
+            part = array[where] if isinstance(where, tuple) else array
+            box = part.shape[:2], part.strides[:2]
+            positions = None
+            if not isinstance(where, tuple):
+                box, positions = ((len(where),), (item,)), where
+            offset = address_of(part) - address_of(array)
+            yield ArrayRegion(0, offset, *box, item, positions, array.itemsize, overflow.address if base else 0)
+
+    box = slice(1, 5), slice(2, 6)
+    inside = np.arange(42).reshape(6, 7)[box].ravel()
+    some = rng.permutation(42)[:16]
+    if picked or put:
+        here, there = some if picked else np.arange(16), some[::-1] if put else np.arange(16)
+        flat = here, there
+    else:
+        here = there = box
+        flat = inside, inside
+    bases = np.array([address_of(source)]), np.array([address_of(found)])
+    table = CopyTable([tuple(regions(here, there))])
+    table.execute(*map(address_of, bases))
+    expected = np.zeros_like(found)
+    with np.errstate(over="ignore"):
+        expected.reshape(42, -1)[flat[1]] = source.reshape(42, -1)[flat[0]].astype("f4")
+    np.testing.assert_array_equal(found, expected)
+    overflow.check()
+    if precisions[0] == 8:
+        source.reshape(42, -1)[flat[0][-1], -1] = -1e39
+        table.execute(*map(address_of, bases))
+        with pytest.raises(InputError, match="single precision"):
+            overflow.check()
+        overflow.check()
 
 
 def test_what_is_one_run_is_told():

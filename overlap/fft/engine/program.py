@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from ...lowlevel import copy_table
-from ...lowlevel.copy_table import box_lines, instruction, strides_of
+from ...lowlevel.copy_table import bits_of, box_lines, converting, instruction, strides_of
 from .execute import ADD, CALL, REPEAT, ZERO
 from .fftw import REQUIRED_ALIGNMENT
 from .lines import LineTransform
 
 GAP_NBYTES = 96  # between lines in scratch memory
-_CONVERSIONS = {(8, 4): copy_table.TO_SINGLE, (4, 8): copy_table.TO_DOUBLE, (8, 8): copy_table.THROUGH_SINGLE}
 BASES = 6
 SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # numbers of the bases
 
@@ -170,12 +169,9 @@ class CompiledProgram:
         converts = source_precision != target_precision or (source_precision == 8 and target.rounding)
         for line in self._box(copy_table.CONVERT if converts else copy_table.COPY, target, source):
             if converts:
-                line[copy_table.CONVERSION] = _CONVERSIONS[source_precision, target_precision]
-                line[copy_table.FLAG] = target.rounding
+                converting(line, source_precision, target_precision, target.rounding, scale)
             elif scale != 1.0:
-                line[copy_table.PRECISION] = source_precision
-            if converts or scale != 1.0:
-                line[copy_table.SCALE] = int(np.float64(scale).view(np.int64))
+                line[copy_table.PRECISION], line[copy_table.SCALE] = source_precision, bits_of(scale)
 
     def zero(self, target: View) -> None:
         """Set an array to zero."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from numpy.typing import DTypeLike
 
-from ...arrays.exchange import dtype_sent, too_large
-from ...lowlevel.memory import address_of
+from ...arrays.exchange import Overflow, dtype_sent
 from .program import View
 
 
@@ -37,17 +35,17 @@ class WireFormat:
     def __init__(self, dtype: DTypeLike, exchange: str | None = None) -> None:
         self._exchange, self.rounds = exchange, exchange is not None
         self.dtype = dtype_sent(dtype, exchange)
-        self._overflown = np.zeros(1, np.int64)
+        self._overflow = Overflow()
 
     def of(self, dtype: DTypeLike) -> WireFormat:
         """Return the wire format for arrays of another type; both share the error."""
         wire = WireFormat(dtype, self._exchange)
-        wire._overflown = self._overflown
+        wire._overflow = self._overflow
         return wire
 
     def rounded(self, view: View) -> View:
         """Return a view of memory in which numbers are rounded when they are stored, as in messages."""
-        return replace(view, rounding=address_of(self._overflown)) if self.rounds else view
+        return replace(view, rounding=self._overflow.address) if self.rounds else view
 
     def raise_overflow(self) -> None:
         """Raise an error if a number was too large.
@@ -56,6 +54,4 @@ class WireFormat:
         ------
         InputError
         """
-        if self._overflown[0]:
-            self._overflown[0] = 0
-            raise too_large()
+        self._overflow.check()
