@@ -6,16 +6,21 @@ keeps. Whoever has both makes the exchange in between: at once, or as an operati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ..lowlevel.copy_table import ArrayRegion, CopyTable, strides_of
+from ..lowlevel.memory import address_of
 from .distribution import overlapping, within
-from .exchange import rounded
+from .exchange import Overflow
 from .layout import Box, box_shape
 
+Pair = tuple[ArrayRegion, ArrayRegion]
+SEND, RECEIVE = range(2)  # buffers
+KEPT = 8  # kinds of arrays whose copies are known
 Pieces = Sequence[Sequence[np.ndarray]]
 """For each rank the parts of arrays that it is sent."""
 
@@ -44,6 +49,7 @@ class Crossing:
         (kept, whole), (send_counts, receive_counts) = (self._counts[1][rank], sum(self._counts[1])), self._counts
         send_counts[rank] = receive_counts[rank] = 0
         self._kept = whole - kept
+        self._tables: dict[Any, CopyTable] = {}
         self.sizes = sum(send_counts), whole
 
     @classmethod
@@ -60,50 +66,104 @@ class Crossing:
         """Return the crossing that undoes this one."""
         return Crossing(self._received, self._sent, self._rank)
 
-    def pieces(self, source: np.ndarray) -> Pieces:
-        """Return the parts of a local array that are sent."""
-        return [[_part(source, box) for box in boxes] for boxes in self._sent]
-
     def buffers(self, dtype: np.dtype[Any], entries: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Make the two buffers. None is empty: Open MPI takes two that begin at one address for one."""
         send, receive = (np.empty(max(1, entries * size), dtype) for size in self.sizes)
         return send, receive
 
     def pack(
-        self, pieces: Pieces, send: np.ndarray, receive: np.ndarray, entries: int = 1, exchange: str | None = None
+        self,
+        source: np.ndarray,
+        send: np.ndarray,
+        receive: np.ndarray,
+        entries: int = 1,
+        overflow: Overflow | None = None,
     ) -> None:
-        """Fill a buffer with what is sent, and the end of the other with what is kept; numbers are rounded.
+        """Fill a buffer with what is sent of an array, and the end of the other one with what is kept.
+
+        Doubles become singles where the buffers have these.
 
         Raises
         ------
         InputError
-            With ``exchange="f4"``: a finite number is too large.
+            `overflow` tells that a finite number is no finite single.
         """
-        for buffer, peer_boxes in (
-            (send, _others_first(pieces, self._rank)[:-1]),
-            (receive[entries * self._kept :], [pieces[self._rank]]),
-        ):
-            parts = [piece for each in peer_boxes for piece in each]
-            for place, piece in zip(_cut(buffer, (piece.shape for piece in parts)), parts):
-                place[...] = rounded(piece, exchange)
+        source = _aligned(source)
+        table = self._table(
+            (source.strides, entries),
+            lambda: self._pairs(_parts(source, self._sent), address_of(source), send.dtype, entries, SEND, overflow),
+        )
+        _execute(table, [source], [send, receive])
+        if overflow is not None:
+            overflow.check()
 
     def messages(self, send: np.ndarray, receive: np.ndarray, entries: int = 1) -> tuple[list[Any], list[Any]]:
         """Return the arguments of an `Alltoallv` between the two buffers: in bytes, as MPI need not know the type."""
         sent, received = ([entries * count * send.itemsize for count in counts] for counts in self._counts)
         return [send.view(np.uint8), sent], [receive.view(np.uint8), received]
 
-    def unpack(self, receive: np.ndarray, target: np.ndarray) -> None:
+    def unpack(self, receive: np.ndarray, target: np.ndarray, entries: int = 1) -> None:
         """Store what was received, and kept, in the local array."""
-        places = [_part(target, box) for peer_boxes in _others_first(self._received, self._rank) for box in peer_boxes]
-        for place, piece in zip(places, _cut(receive, (place.shape for place in places))):
-            place[...] = piece
+        if not target.flags.aligned:
+            whole = np.empty(target.shape, target.dtype)
+            self.unpack(receive, whole, entries)
+            target[...] = whole
+            return
 
-    def exchange(self, comm: Any, pieces: Pieces, target: np.ndarray, dtype: np.dtype[Any]) -> None:
-        """Exchange pieces of a type at once (collective)."""
+        def pairs() -> Iterator[Pair]:
+            places = _parts(target, self._received)
+            for place, packed in self._pairs(places, address_of(target), receive.dtype, entries, RECEIVE):
+                yield packed, place
+
+        table = self._table((target.strides, entries, RECEIVE), pairs)
+        _execute(table, [receive, receive], [target])  # the second one is that with the number `RECEIVE`
+
+    def exchange(self, comm: Any, source: np.ndarray | Pieces, target: np.ndarray, dtype: np.dtype[Any]) -> None:
+        """Exchange an array's pieces, or those of several arrays, of a type at once (collective)."""
         send, receive = self.buffers(dtype)
-        self.pack(pieces, send, receive)
+        if isinstance(source, np.ndarray):
+            self.pack(source, send, receive)
+        else:
+            pieces = [[_aligned(piece) for piece in some] for some in source]
+            _execute(CopyTable(self._pairs(pieces, address_of(send), dtype, 1, SEND)), [send], [send, receive])
         comm.Alltoallv(*self.messages(send, receive))
         self.unpack(receive, target)
+
+    def _table(self, kind: Any, pairs: Callable[[], Iterable[Pair]]) -> CopyTable:
+        """Return the copies for arrays of a kind, written down the first time."""
+        found = self._tables.get(kind)
+        if found is None:
+            if len(self._tables) >= KEPT:
+                self._tables.clear()
+            found = self._tables[kind] = CopyTable(pairs())
+        return found
+
+    def _pairs(
+        self,
+        pieces: Pieces,
+        origin: int,
+        dtype: np.dtype[Any],
+        entries: int,
+        buffer: int,
+        overflow: Overflow | None = None,
+    ) -> Iterator[Pair]:
+        """Yield where pieces of arrays are, after an address, and where in a buffer; what is kept is in `RECEIVE`."""
+        rounding = 0 if overflow is None else overflow.address
+        *others, own = [*pieces[: self._rank], *pieces[self._rank + 1 :], pieces[self._rank]]
+        for number, start, some in (
+            (buffer, 0, [piece for each in others for piece in each]),
+            (RECEIVE, entries * self._kept, own),
+        ):
+            for piece in some:
+                shape, nbytes = piece.shape, dtype.itemsize
+                halves = piece.itemsize == 2 * nbytes  # doubles that travel as singles
+                precision, singles = (8, 4) if halves else (0, 0)
+                offset, strides = address_of(piece) - origin, strides_of(shape, nbytes)
+                yield (
+                    ArrayRegion(0, offset, shape, piece.strides, piece.itemsize, None, precision),
+                    ArrayRegion(number, start * nbytes, shape, strides, nbytes, None, singles, rounding),
+                )
+                start += piece.size
 
 
 def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tuple[slice, ...]]:
@@ -111,20 +171,18 @@ def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tupl
     return [shared for other in others if (shared := overlapping(box, other)) is not None]
 
 
-def _part(array: np.ndarray, box: Box) -> np.ndarray:
-    """Return a box of every entry."""
-    index: Any = (..., *box)
-    return array[index]
+def _parts(array: np.ndarray, boxes: Sequence[Sequence[Box]]) -> Pieces:
+    """Return boxes of every entry, for each rank."""
+    indices: Any = [[(..., *box) for box in some] for some in boxes]
+    return [[array[index] for index in some] for some in indices]
 
 
-def _others_first(of_ranks: Sequence[Any], rank: int) -> list[Any]:
-    """Return what there is of each rank, that of this one at the end."""
-    return [*of_ranks[:rank], *of_ranks[rank + 1 :], of_ranks[rank]]
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return an array that compiled code may read: numpy makes views of records that it may not."""
+    return array if array.flags.aligned else array.copy()
 
 
-def _cut(buffer: np.ndarray, shapes: Iterable[tuple[int, ...]]) -> Iterator[np.ndarray]:
-    """Yield arrays of some shapes that lie one after the other in a buffer."""
-    start = 0
-    for shape in shapes:
-        yield buffer[start : start + prod(shape)].reshape(shape)
-        start += prod(shape)
+def _execute(table: CopyTable, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+    """Make the copies of a table between arrays."""
+    here, there = (np.array([address_of(one) for one in some], np.int64) for some in (sources, targets))
+    table.execute(address_of(here), address_of(there))

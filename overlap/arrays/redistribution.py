@@ -114,7 +114,7 @@ def redistribute(
         target = np.empty(new_where.shape, local.dtype)
         sent_from = rounded(local, exchange if comm.size > 1 else None)
     crossing = Crossing.between(comm.allgather((where.local_slice, new_where.local_slice)), comm.rank)
-    crossing.exchange(comm, crossing.pieces(sent_from), target, sent_from.dtype)
+    crossing.exchange(comm, sent_from, target, sent_from.dtype)
     return target, comm, new_where
 
 

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from ..arrays import Distribution, chunks, length_of
 from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
-from ..arrays.exchange import dtype_sent, exchange_problem, travelling
+from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
 from ..runtime.coordinator.arguments import count_problem
@@ -120,6 +120,7 @@ class Transpose(OnRuntime):
             )
             before, after = places
             self.dtype, self.exchange = np.dtype(dtype), exchange if self.comm.size > 1 else None
+            self._overflow = None if self.exchange is None else Overflow()
             count = len(lengths)
             self.source, self.target = (
                 ArraySpec(self.comm, (), lengths, {axis - count: place.local_slice[axis] for axis in place.axes}, dtype)
@@ -227,7 +228,7 @@ class TransposeDirection(Uncopied):
             entries = length_of(key[-1])
             self._pack(source[key], slot, entries)
             await self.operation(slot, entries)
-            self._crossing.unpack(slot[1], target[key])
+            self._crossing.unpack(slot[1], target[key], entries)
 
         program.__qualname__ = f"Transpose.{name}"  # compared between the ranks
         self._pipeline: Any = plan.runtime.pipelined(
@@ -333,7 +334,7 @@ class TransposeDirection(Uncopied):
         """
         entries = self._several(target, 1)
         self._fits(slot, len(entries))
-        self._crossing.unpack(slot[1], entries)
+        self._crossing.unpack(slot[1], entries, len(entries))
 
     async def apply(self, source: np.ndarray, target: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
         """Move entries, for slice programs: awaits one exchange; see `pack` and `unpack`.
@@ -365,7 +366,7 @@ class TransposeDirection(Uncopied):
         )
 
     def _pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray], entries: int) -> None:
-        self._crossing.pack(self._crossing.pieces(source), *slot, entries, self._plan.exchange)
+        self._crossing.pack(source, *slot, entries, self._plan._overflow)
 
     def _several(self, array: np.ndarray, side: int) -> np.ndarray:
         """Return one entry or several as an array of several entries."""

@@ -7,7 +7,7 @@ from marks import exhaustive
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
 def test_against_numpy(ranks):
-    jobs.run_job("transpose_cases:every_pair,shapes,in_programs,refused", ranks)
+    jobs.run_job("transpose_cases:every_pair,shapes,of_records,in_programs,refused", ranks)
 
 
 @pytest.mark.exhaustive

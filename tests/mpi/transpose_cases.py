@@ -92,6 +92,19 @@ def shapes(comm):
                 plan.forward(u)
 
 
+def of_records(comm):
+    """Fields of records, whose numbers begin anywhere."""
+    whole = field((3, 5, 6), "f8")
+    with Transpose(comm, whole.shape, 1, 2, "f8") as plan:
+        given, found = (np.zeros(spec.shape, [("odd", "i1"), ("value", "f8")]) for spec in (plan.source, plan.target))
+        given["value"] = whole[plan.source.local_slice]
+        for _ in range(2):
+            plan.forward(given["value"], out=found["value"])
+            np.testing.assert_array_equal(found["value"], whole[plan.target.local_slice])
+        plan.backward(found["value"], out=given["value"])
+        np.testing.assert_array_equal(given["value"], whole[plan.source.local_slice])
+
+
 def in_programs(comm):
     """Awaited and started in slice programs, an entry and several at once; a failure is that of all."""
     for workers, wait in ((1, "off"), (2, "poll"), (2, "block")):

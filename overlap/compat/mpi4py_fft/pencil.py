@@ -257,22 +257,23 @@ class Transfer:
     ) -> None:
         splits: list[int | None] = [None] * len(shape)
         splits[axisB] = 0
-        crossing = TransposeBlocks(
+        blocks = TransposeBlocks(
             Layout(tuple(splits), (comm.size,), weights), AxisSwap(axisB, axisA), tuple(shape), (comm.rank,), axisB, 1
         )
         self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
         self.subshapeA, self.axisA = tuple(subshapeA), axisA
         self.subshapeB, self.axisB = tuple(subshapeB), axisB
-        message = crossing.message(slice(0, 1))
-        self._crossing = Crossing([[box] for box in message.sent], [[box] for box in message.received], comm.rank)
+        message = blocks.message(slice(0, 1))
+        crossing = Crossing([[box] for box in message.sent], [[box] for box in message.received], comm.rank)
+        self._there, self._back = crossing, crossing.reversed()
 
     def forward(self, arrayA: np.ndarray, arrayB: np.ndarray) -> None:
         """Exchange from `arrayA` to `arrayB` (collective)."""
-        self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), self._crossing)
+        self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), self._there)
 
     def backward(self, arrayB: np.ndarray, arrayA: np.ndarray) -> None:
         """Exchange from `arrayB` to `arrayA` (collective)."""
-        self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), self._crossing.reversed())
+        self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), self._back)
 
     def destroy(self) -> None:
         """Do nothing: a transfer holds no MPI resources."""
@@ -292,4 +293,4 @@ class Transfer:
                         f"expected a local array of shape {shape} and dtype {self.dtype}, "
                         f"received {array.shape} and {array.dtype}"
                     )
-        crossing.exchange(self.comm, crossing.pieces(np.asarray(source[1])), np.asarray(target[1]), self.dtype)
+        crossing.exchange(self.comm, np.asarray(source[1]), np.asarray(target[1]), self.dtype)
