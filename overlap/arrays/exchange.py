@@ -74,7 +74,7 @@ class Overflow:
     Attributes
     ----------
     address : int
-        Of the word that compiled code sets.
+        The address of the word that compiled code sets.
     """
 
     def __init__(self) -> None:
