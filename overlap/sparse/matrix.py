@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Self
@@ -21,6 +22,7 @@ from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..masks import mask_problem
 from ..runtime.coordinator.arguments import count_problem
+from ..runtime.coordinator.header import Header
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
@@ -328,10 +330,10 @@ class Matrix(CollectiveContext):
         x = self.agreed(x, "a product")
         A = self.in_type(x.dtype)
         extended, own = A.vector()
-        own[...] = A.inward(x)
+        own[...] = x[A.order] if A._moved else x
         product = np.empty_like(own)
         A.multiply(extended, product)
-        return A.outward(product)
+        return A.outward(product) if A._moved else product
 
     def agreed(self, x: Any, call: str) -> np.ndarray:
         """Return a vector of the user's in the common type of it and the matrix. Collective.
@@ -342,17 +344,18 @@ class Matrix(CollectiveContext):
             On all ranks: the vector of one does not fit, or types differ between ranks.
         """
         self.check_open()
-        coordinator, vector = self.halo.coordinator, np.zeros(0, self.dtype)
+        vector, dtype = x, self.dtype
         error: BaseException | None = None
         try:
-            problem, given = mask_problem(x=x), np.asarray(x)
-            if problem := problem or self.vector_problem(given):
+            problem, vector = mask_problem(x=x), np.asarray(x)
+            if problem := problem or self.vector_problem(vector):
                 error = InputError(problem)
-            else:
-                vector = given.astype(np.result_type(self.dtype, given.dtype), copy=False)
+            elif vector.dtype != dtype:
+                dtype = np.result_type(dtype, vector.dtype)
+                vector = vector.astype(dtype, copy=False)
         except Exception as failed:
             error = failed
-        coordinator.synchronize(call, {"dtype": vector.dtype.str}, error=error)
+        self.halo.coordinator.synchronize_for(_header(call, dtype.str), error)
         return vector
 
     matvec = dot = __matmul__
@@ -583,6 +586,8 @@ class Matrix(CollectiveContext):
         self.check_open()
         if problem := self.shape_problem(x):
             return problem
+        if x.dtype == self.dtype:
+            return None
         if x.dtype.kind not in "biufc" or np.result_type(x.dtype, self.dtype) not in TYPES:
             return f"expected a vector of numbers that fit one of {', '.join(map(str, TYPES))}, received {x.dtype}"
         return None
@@ -618,6 +623,12 @@ class Matrix(CollectiveContext):
         if self._collectives is not None:
             self._collectives._fail(error)
         return self.halo._fail(error)
+
+
+@cache
+def _header(call: str, dtype: str) -> Header:
+    """Return what ranks compare at the beginning of a product of some vectors."""
+    return Header(call, {"dtype": dtype})
 
 
 class Transposed:
