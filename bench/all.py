@@ -126,7 +126,8 @@ TABLES = {
         "What the runtime itself costs",
         (("overhead.py", "--rounds", "9"),),
         of_cases(
-            "bare_us", "call_us", "learned_call_us", "short_us", "slice_us", "plan_us", "python_us",
+            "bare_us", "call_us", "learned_call_us", "short_us", "slice_us", "plan_us", "plans_us", "bracket_us",
+            "halo_us", "product_us", "python_us",
             label=lambda case: f"wait {case['wait']}",
         ),
         ("--quick",),
@@ -135,7 +136,7 @@ TABLES = {
         "Small transforms",
         (("small_ffts.py", "--rounds", "7"),),
         of_cases(
-            "ours_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us", "ratio",
+            "ours_us", "function_us", "drop_in_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us", "ratio",
             label=lambda case: f"{case['case']}, {case['ranks']} rank(s)",
         ),
         ("--quick",),

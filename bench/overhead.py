@@ -11,7 +11,11 @@ kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in 
   (`overlap.collectives`);
 * ``short_us``: one call of eight such slices;
 * ``slice_us``: one slice with one await in a job of many;
-* ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank;
+* ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank, and ``plans_us``: the same of four
+  plans in turn;
+* ``bracket_us``: one call of a `Bracket` of a single plane, 3 x 5 modes;
+* ``halo_us``: one `Halo.exchange` of 64 bytes with two neighbours, and ``product_us``: one product ``A @ x`` of a
+  seven-point stencil on 4 x 4 x 4 points per rank; nobody chooses how they wait;
 * ``python_us``: a loop of 300 additions in Python, which has nothing to do with the library: where it takes
   twice as long in one round as in another, the cores were not the ranks' own.
 
@@ -129,24 +133,70 @@ def by_remote_writes(comm):
     return RemoteWrites(comm)
 
 
-def plan_calls(runtime, stack, wait, calls):
-    """So many calls of a plan that has next to nothing to do."""
+def plan_calls(runtime, stack, wait, calls, plans=1):
+    """So many calls, in turn, of plans that have next to nothing to do."""
     import overlap
 
     size = 4 * runtime.comm.size
-    plan = stack.enter_context(
-        overlap.FFT2(
-            runtime,
-            (1, size, size),
-            settings={"wait": wait, "depth": 1, "chunk": 1, "in_flight": 1, "effort": "estimate"},
-        )
-    )
-    field, spectrum = plan.real.empty(), plan.spectrum.empty()
-    field[...] = 1
+    settings = {"wait": wait, "depth": 1, "chunk": 1, "in_flight": 1, "effort": "estimate"}
+    forwards = []
+    for _ in range(plans):
+        plan = stack.enter_context(overlap.FFT2(runtime, (1, size, size), settings=settings))
+        field, spectrum = plan.real.empty(), plan.spectrum.empty()
+        field[...] = 1
+        forwards.append((plan.forward, field, spectrum))
+
+    def run():
+        for _ in range(calls // plans):
+            for forward, field, spectrum in forwards:
+                forward(field, out=spectrum)
+
+    return run
+
+
+def bracket_calls(runtime, stack, wait, calls):
+    """So many calls of a bracket that has next to nothing to do."""
+    import overlap
+
+    bracket = stack.enter_context(overlap.Bracket(runtime, (1, 1, 3, 5), settings={"wait": wait}))
+    a, f, out = bracket.advecting.empty(), bracket.spectrum.empty(), bracket.spectrum.empty()
+    a[...] = f[...] = out[...] = 0
+    bracket.advect(a)
 
     def run():
         for _ in range(calls):
-            plan.forward(field, out=spectrum)
+            bracket(f, out=out)
+
+    return run
+
+
+def halo_calls(comm, stack, calls):
+    """So many exchanges of ghost cells."""
+    import overlap
+
+    halo = stack.enter_context(overlap.Halo(comm, overlap.Blocks((8 * comm.size, 8), (comm.size, 1), periodic=True)))
+    (u,) = halo.empty()
+
+    def run():
+        for _ in range(calls):
+            halo.exchange(u)
+
+    return run
+
+
+def product_calls(comm, stack, calls):
+    """So many products of a sparse matrix with a vector."""
+    import numpy as np
+
+    import overlap
+    from overlap.sparse import diffusion
+
+    A = stack.enter_context(diffusion(comm, overlap.Blocks((4 * comm.size, 4, 4), (comm.size, 1, 1)), 1.0))
+    x = np.ones(64)
+
+    def run():
+        for _ in range(calls):
+            A @ x
 
     return run
 
@@ -178,7 +228,11 @@ def measure(options):
             few = max(1, calls // SHORT)
             add((wait, "short_us"), pipeline(runtime, wait, few, SHORT), few)
             add((wait, "slice_us"), pipeline(runtime, wait, 1, slices), slices)
-            add((wait, "plan_us"), plan_calls(runtime, stack, wait, few), few)
+            add((wait, "plan_us"), plan_calls(runtime, stack, wait, calls), calls)
+            add((wait, "plans_us"), plan_calls(runtime, stack, wait, calls, 4), calls // 4 * 4)
+            add((wait, "bracket_us"), bracket_calls(runtime, stack, wait, calls), calls)
+            add((wait, "halo_us"), halo_calls(comm, stack, calls), calls)
+            add((wait, "product_us"), product_calls(comm, stack, calls), calls)
             add((wait, "python_us"), additions(calls), calls)
         seconds = rotated_rounds(comm, functions, options.rounds)
     comm.Free()
@@ -208,6 +262,10 @@ NAMES = {
     "short_us": f"call of {SHORT}",
     "slice_us": "slice",
     "plan_us": "plan call",
+    "plans_us": "of four in turn",
+    "bracket_us": "Bracket",
+    "halo_us": "halo exchange",
+    "product_us": "A @ x",
     "bare_us": "bare MPI call",
     "python_us": "Python loop",
 }

@@ -4,7 +4,9 @@
 
 Starts its own ranks, each pinned to a core, with one thread each. c2c and r2c, forward and backward, of one field or
 plane, from one array to another, each library in turns with the others: the median over the rounds of the slowest
-rank's time per call. Nobody scales. Beside this library, as it comes (`--effort`) and settles in its first calls:
+rank's time per call. Nobody scales. Of this library, the plans as they come (`--effort`) and settle in their first
+calls, a function of `overlap.fft` ("function", with a new result each time), and the drop-in for mpi4py-fft
+("drop_in"). Beside them:
 
 * mpi4py-fft, on arrays of its own, the fastest of its settings (backend, collapse, slab or its default grid),
   FFTW_MEASURE;
@@ -33,6 +35,7 @@ FIELDS = (16, 24, 32, 48, 64, 96, 128)
 PLANES = (32, 64, 128, 256, 512)
 ROUND_S = 4e-3  # about, of the calls of one library in a round
 SETTLED = 200  # calls in which a plan has found its settings, at most
+OURS = ("ours", "function", "drop_in")
 PEERS = {  # settings of mpi4py-fft, for fields and for planes
     3: (
         {"backend": "fftw"},
@@ -56,6 +59,11 @@ class Case:
     @property
     def dtype(self):
         return "c16" if self.kind == "c2c" else "f8"
+
+    @property
+    def function(self):
+        """Its name in `scipy.fft` and `overlap.fft`."""
+        return {"c2c": "fftn" if self.forward else "ifftn", "r2c": "rfftn" if self.forward else "irfftn"}[self.kind]
 
     def __str__(self):
         plan = "FFT3" if len(self.shape) == 3 else "FFT2"
@@ -93,24 +101,40 @@ class Side:
 
 
 def ours(comm, case, stack, effort):
-    """This library's, when its first calls have found the settings."""
+    """This library's, {name: Side}, when the first calls have found the settings."""
     import overlap
+    import overlap.fft
+    from overlap.compat import mpi4py_fft
 
     runtime = stack.enter_context(overlap.Runtime(comm))
+    norm = "backward" if case.forward else "forward"
     plan = stack.enter_context(
         (overlap.FFT3 if len(case.shape) == 3 else overlap.FFT2)(
-            runtime, case.shape, case.dtype, norm="backward" if case.forward else "forward", settings={"effort": effort}
+            runtime, case.shape, case.dtype, norm=norm, settings={"effort": effort}
         )
     )
     sides = [plan.real, plan.spectrum][:: 1 if case.forward else -1]
     transform = plan.forward if case.forward else plan.backward
     given, result = (side.empty() for side in sides)
-    given[...] = 0
-    for _ in range(SETTLED):
-        transform(given, out=result)
-        if transform.refinement is None:
-            break
-    return Side(given, result, [side.local_slice for side in sides], lambda: transform(given, out=result))
+    places = [side.local_slice for side in sides]
+    function = getattr(overlap.fft, case.function)
+    copied = given.copy()
+    drop_in = mpi4py_fft.PFFT(comm, case.shape, dtype=case.dtype)
+    arrays = [
+        mpi4py_fft.newDistArray(drop_in, forward_output=spectral) for spectral in (not case.forward, case.forward)
+    ]
+    their_places = [drop_in.local_slice(spectral) for spectral in (not case.forward, case.forward)]
+    theirs = drop_in.forward if case.forward else drop_in.backward
+    given[...] = copied[...] = 0
+    found = {
+        "ours": Side(given, result, places, lambda: transform(given, out=result)),
+        "function": Side(copied, None, places, lambda: function(copied, norm=norm), overlap.fft.close_plans),
+        "drop_in": Side(*arrays, their_places, lambda: theirs(*arrays, normalize=False), drop_in.destroy),
+    }
+    for side in found.values():
+        for _ in range(SETTLED):
+            side.call()
+    return found
 
 
 def peers(comm, case):
@@ -127,14 +151,13 @@ def peers(comm, case):
         shapes = [(case.shape, np.dtype(case.dtype)), (modes, np.dtype("c16"))][:: 1 if case.forward else -1]
         whole = [slice(None)] * 2
         given, result = (pyfftw.zeros_aligned(*one) for one in shapes)
-        name = {"c2c": "fftn" if case.forward else "ifftn", "r2c": "rfftn" if case.forward else "irfftn"}[case.kind]
-        function, norm = getattr(scipy.fft, name), "backward" if case.forward else "forward"
+        function, norm = getattr(scipy.fft, case.function), "backward" if case.forward else "forward"
         found["scipy"] = Side(
             given,
             result,
             whole,
             (lambda: function(given, norm=norm))
-            if name != "irfftn"
+            if case.function != "irfftn"
             else (lambda: function(given, case.shape, norm=norm)),
         )
         source, target = (pyfftw.zeros_aligned(*one) for one in shapes)
@@ -187,8 +210,7 @@ def measure(comm, case, rounds, effort):
     """Seconds per call of every library, {name: median}, the slowest rank's."""
     data, expected = truth(case)
     with ExitStack() as stack:
-        sides = {"ours": ours(comm, case, stack, effort)}
-        sides |= peers(comm, case)
+        sides = ours(comm, case, stack, effort) | peers(comm, case)
         calls = {}
         for name, side in sides.items():
             worst = comm.allreduce(side.error(case, data, expected), max)
@@ -227,7 +249,7 @@ def on_ranks(options):
         if not any(word in str(case) for word in options.only):
             continue
         found = measure(comm, case, options.rounds, options.effort)
-        mine = found.pop("ours")
+        mine = {name: found.pop(name) for name in OURS}
         mpi4py_fft = [name for name in found if name.startswith("mpi4py-fft")]
         others = {name: value for name, value in found.items() if name not in mpi4py_fft}
         if mpi4py_fft:
@@ -240,9 +262,8 @@ def on_ranks(options):
                     "kind": case.kind,
                     "ranks": comm.size,
                     "direction": "forward" if case.forward else "backward",
-                    "ours_us": 1e6 * mine,
-                    **{f"{name}_us": 1e6 * value for name, value in others.items()},
-                    "ratio": min(others.values()) / mine if others else None,
+                    **{f"{name}_us": 1e6 * value for name, value in (mine | others).items()},
+                    "ratio": min(others.values()) / mine["ours"] if others else None,
                 }
             )
     comm.Free()
@@ -255,7 +276,7 @@ def line(record):
     """A record as a line of text."""
     cells = [
         f"{name[:-3]} {record[name]:9.1f}"
-        for name in ("ours_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us")
+        for name in (*(f"{name}_us" for name in OURS), "mpi4py_fft_us", "pyfftw_us", "scipy_us")
         if name in record
     ]
     ratio = "-" if record["ratio"] is None else f"{record['ratio']:.2f}"

@@ -6,6 +6,8 @@ bit.
 
 from __future__ import annotations
 
+from cmath import isfinite
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -327,7 +329,7 @@ def bicgstab(
 
 def _check_curvature(curvature: float, iteration: int) -> None:
     """Refuse a matrix that is not positive definite."""
-    if not curvature > 0 or not np.isfinite(curvature):
+    if not 0 < curvature < inf:
         raise InputError(
             f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration {iteration}"
         )
@@ -365,7 +367,7 @@ def _product(system: System, x: np.ndarray) -> np.ndarray:
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
     """Refuse a preconditioner that is not positive definite, and what is not finite."""
     # At the end rounding may decide on a sign.
-    if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
+    if not (isfinite(square) and isfinite(product)) or (product < 0 and square > limit**2):
         raise bad_preconditioner(square, product, iteration)
 
 
@@ -379,5 +381,5 @@ def bad_preconditioner(square: float, product: float, iteration: int) -> InputEr
 
 def check_finite(number: complex, iteration: int) -> None:
     """Refuse what is not finite."""
-    if not np.isfinite(number):
+    if not isfinite(number):
         raise InputError(f"expected finite numbers, received {number:g} in iteration {iteration}")

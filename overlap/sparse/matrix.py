@@ -371,6 +371,10 @@ class Matrix(CollectiveContext):
             The own entries of the product.
         """
         self.check_open()
+        if self._storage.is_short:
+            self.halo.exchange(extended)
+            self._storage.compute(extended, out, self.team.run)
+            return
         pending = self.halo.start(extended)
         self._storage.start(extended, out, self._run_and_test(pending) if self._sends else self.team.run)
         pending.wait()
@@ -392,8 +396,7 @@ class Matrix(CollectiveContext):
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
         """Do as `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
         self.check_open()
-        self._storage.start(extended, out, self.team.run)
-        self._storage.finish(extended, out, self.team.run)
+        self._storage.compute(extended, out, self.team.run)
 
     @property
     def workers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cmath import isfinite
 from collections.abc import Callable
 from math import hypot
 from typing import Any
@@ -308,6 +309,6 @@ def minres(
 
 def _norm_of(product: float, square: float, iteration: int) -> float:
     """Return the norm that M gives a vector, the root of r.Mr; refuse M if that is not positive."""
-    if not (product > 0 or square == 0) or not np.isfinite(square + product):
+    if not (product > 0 or square == 0) or not isfinite(square + product):
         raise bad_preconditioner(square, product, iteration)
     return float(np.sqrt(product))

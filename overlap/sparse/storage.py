@@ -17,6 +17,7 @@ from .symmetric import BySymmetricBlocks, is_symmetric
 
 _MOST_DIAGONALS = 40
 _LEAST_FILLED = 0.5  # of all places of the diagonals
+_SHORT_ROWS, _SHORT_DIAGONALS = 2**10, 2**14  # numbers: these take about a microsecond
 
 Run = Callable[..., None]  # `ThreadPool.run`
 
@@ -35,6 +36,8 @@ class ByRows:
         Global numbers of other ranks' entries, where these and the own ones stand in an extended vector, its length.
     independent : int
         Number of independent rows.
+    is_short : bool
+        All rows take no longer than a call of compiled code: nothing is worth to be hidden behind some of them.
     """
 
     name = "rows"
@@ -62,22 +65,26 @@ class ByRows:
         local[~inside] = rows.count + np.searchsorted(self.needed, columns[~inside])
         self.columns, self.values = local, np.ascontiguousarray(rows.values[entries])
         small = self.values.shape[1:]
+        self.is_short = self.values.size <= _SHORT_ROWS
         self._kernel = kernels.csr if not small else kernels.blocks_of_3 if small == (3, 3) else kernels.blocks
+
+    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute all rows."""
+        self._compute(x, y, run, 0, self.count)
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
-        run(
-            lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
-            0,
-            self.independent,
-        )
+        self._compute(x, y, run, 0, self.independent)
 
     def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rest."""
+        self._compute(x, y, run, self.independent, self.count)
+
+    def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
         run(
             lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
-            self.independent,
-            self.count,
+            begin,
+            end,
         )
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -119,6 +126,7 @@ class ByDiagonals:
                 upper[number, low - offset : low] = table[np.searchsorted(offsets, -offset), :offset]
             table, self._kernel = upper, kernels.symmetric_diagonals
         self._offsets, self._values = kept.astype(np.int64), table
+        self.is_short = table.size <= _SHORT_DIAGONALS
         self._rows = rows
 
     @staticmethod
@@ -134,14 +142,25 @@ class ByDiagonals:
             for offset in offsets[offsets > 0]
         )
 
+    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute all rows."""
+        self._compute(x, y, run, 0, self.count)
+
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
-        run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), *self._inner)
+        self._compute(x, y, run, *self._inner)
 
     def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rest."""
-        for part in ((0, self._inner[0]), (self._inner[1], self.count)):
-            run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), *part)
+        self._compute(x, y, run, 0, self._inner[0])
+        self._compute(x, y, run, self._inner[1], self.count)
+
+    def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
+        run(
+            lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last),
+            begin,
+            end,
+        )
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""

@@ -22,6 +22,7 @@ class BySymmetricBlocks:
     """
 
     name = "symmetric blocks"
+    is_short = False
 
     def __init__(self, rows: Rows) -> None:
         self.count = rows.count
@@ -41,6 +42,11 @@ class BySymmetricBlocks:
             (before + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
             np.ascontiguousarray(rows.values[outside]),
         )
+
+    def compute(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Compute all rows."""
+        self.start(x, y, run)
+        self.finish(x, y, run)
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
         """Compute what own entries add."""
