@@ -136,6 +136,23 @@ def lines(comm):
             transformed(comm, (points,), ("c8", "c16")[points % 2], layout={"order": order})
 
 
+def real_lines(comm):
+    """Modes up to n/2 of a split real line are numpy's rfft; these modes alone, weighted, bring numpy's irfft."""
+    for n, norm in ((36, None), (45, "ortho"), (144, "forward")):
+        whole, half = whole_of((n,), "f8"), whole_of((n // 2 + 1,), "c16")
+        with FFTN(comm, (n,), norm=norm, settings=QUICK) as plan:
+            number = np.arange(n)[plan.spectrum.local_slice]
+            inside = number <= n // 2
+            found = plan.forward(plan.real.scatter(whole.astype(complex) if comm.rank == 0 else None))
+            right = np.fft.rfft(whole, norm=norm)[number[inside]]
+            np.testing.assert_allclose(np.asarray(found)[inside], right, rtol=0, atol=1e-12)
+            modes = plan.spectrum.empty()
+            modes[...] = np.where(inside, half[np.minimum(number, n // 2)], 0)
+            modes *= np.where((number == 0) | (2 * number == n), 1, 2)
+            right = np.fft.irfft(half, n, norm=norm)[plan.real.local_slice]
+            np.testing.assert_allclose(plan.backward(modes).real, right, rtol=0, atol=1e-12)
+
+
 def lengths(comm):
     """Zeros are added and ends cut, along whole and split axes, of complex and real data."""
     transformed(comm, (6, 7, 5), "c16", s=(9, 5, 6), wait="poll")

@@ -6,7 +6,7 @@ import jobs
 import pytest
 from marks import exhaustive
 
-CASES = "fftn_cases:dimensions,splits,staying,lengths,walls,others,refused"
+CASES = "fftn_cases:dimensions,splits,staying,real_lines,lengths,walls,others,refused"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
