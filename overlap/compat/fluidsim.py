@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from fluiddyn.util import mpi
 from fluidfft.fft3d.operators import OperatorsPseudoSpectral3D as _OperatorsOfFluidfft
 from fluidfft.fft3d.operators import vector_product
 from fluidsim.operators.operators3d import OperatorsPseudoSpectral3D
@@ -116,7 +115,7 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
         for axis, wavenumbers in enumerate(self.oper_fft.get_k_adim_loc()):
             along = energy.sum(axis=tuple({0, 1, 2} - {axis}))
             own = np.bincount(abs(wavenumbers), along, self.shapeX_seq[axis] // 2 + 1) / self.deltaks[axis]
-            spectra.append(mpi.comm.allreduce(own) if self._is_mpi_lib else own)
+            spectra.append(sum(self.vectors.runtime.coordinator.allgather(own)))
         return tuple(spectra[::-1])
 
     def _kadim_from_ikxyzseq(self, ikx: int, iky: int, ikz: int) -> tuple[int, ...]:
