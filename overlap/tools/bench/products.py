@@ -79,6 +79,7 @@ class ByIndexLists:
     """
 
     name = "index lists"
+    is_short = False
 
     def __init__(self, rows: Rows) -> None:
         outside = rows.external
