@@ -95,6 +95,11 @@ class ByIndexLists:
             np.flatnonzero(kind).astype(np.uint32) for kind in (~dependent, dependent)
         )
 
+    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute all rows."""
+        self.start(x, y, run)
+        self.finish(x, y, run)
+
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
         run(lambda first, last: _listed(self._independent, *self._rows, x, y, first, last), 0, len(self._independent))
