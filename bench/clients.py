@@ -25,7 +25,7 @@ from overlap.tools.bench.table import markdown
 FIELDS = ((64, 64, 64), (128, 128, 128), (1024, 1024), (2048, 2048))
 SOLVERS = (64, 128)
 CONVECTION, BOX = ((128, 64), (512, 128)), (32, 64)  # Dedalus'
-SETTLING = 80, 20  # first rounds of transforms and of steps, in which our plans compare settings
+SETTLING = 120, 20  # first rounds of transforms and of steps, in which our plans compare settings
 OURS, THEIRS = "overlap", "mpi4py-fft"
 CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC", "dedalus")
 

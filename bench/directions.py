@@ -28,7 +28,7 @@ from overlap import files
 from overlap.tools import launch
 from overlap.tools.bench.table import markdown
 
-SETTLED = 70  # calls in which a plan has found its settings, at most
+SETTLED = 120  # calls in which a plan has found its settings, at most
 TRIALS = 3  # calls by which the fastest of a peer's settings is found
 MPI4PY_FFT = (
     {"backend": "fftw"},

@@ -25,7 +25,7 @@ CASES = {
 }
 
 
-SETTLING = 20  # first calls, in which our plans compare settings
+SETTLING = 90  # first calls, in which our plans compare settings
 
 
 def measure(rounds, quick):

@@ -20,7 +20,7 @@ from recording import Recording
 from overlap.tools import launch
 from overlap.tools.bench.cases import Case
 
-SETTLED = 70  # calls in which a plan has found its settings, at most
+SETTLED = 120  # calls in which a plan has found its settings, at most
 EXCHANGES = None, "f4"
 CASES = (
     {"workload": "fft2", "slices": 64, "shape": (512, 512)},

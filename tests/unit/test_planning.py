@@ -380,14 +380,20 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "block", "poll") for chunk in (1, 2)]
     transform.configure(entrants[0])
     refinement = Refinement(transform, lambda: entrants, lambda best: [], kept.append)
-    calls = 0
-    while refinement.run(lambda: transform.run_planes([transform.units], [])):
-        calls += 1
+    ran = []
+
+    def call():
+        transform.run_planes([transform.units], [])
+        ran.append(transform.settings)
+
+    while refinement.run(call):
+        pass
+    repeated = [settings for settings, before in zip(ran, [entrants[0], *ran]) if settings == before]
     assert (
-        calls
+        len(repeated)
         == refining.CALLS * len(entrants)
-        + (refining.SEMIFINALISTS * refining.SEMIFINAL_ROUNDS + 2 * refining.FINAL_ROUNDS)
-        - 1
+        + refining.SEMIFINALISTS * refining.SEMIFINAL_ROUNDS
+        + 2 * refining.FINAL_ROUNDS
     )
     assert [choice.settings for choice in kept] == [transform.settings] and transform.settings.wait == favourite
     assert {trial.settings for trial in transform.trials} == set(entrants)
@@ -425,6 +431,25 @@ def test_one_disturbed_call_does_not_decide(monkeypatch, disturbed):
         going = refinement.run(call)
         calls += 1
     assert transform.settings == entrants[-1]
+
+
+def test_what_new_memory_takes_does_not_count(monkeypatch):
+    """The fastest settings take longer than all others in the first call after a change."""
+    transform = Transform(cost=costing({"wait": "poll"}), **PLANES)
+    monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
+    transform.planning = True
+    transform.configure(OFF)
+    refinement = Refinement(transform, lambda: [OFF, POLL], lambda best: [], lambda choice: None)
+    last, going = OFF, True
+    while going:
+
+        def call(last=last):
+            transform.run_planes([transform.units], [])
+            transform.now_s += CALL_S * (last != POLL == transform.settings)
+
+        going = refinement.run(call)
+        last = transform.settings
+    assert transform.settings == POLL
 
 
 @pytest.mark.parametrize(
@@ -499,7 +524,7 @@ def test_the_better_of_two_is_seldom_missed(monkeypatch):
             lambda settings, slices, what: CALL_S * (0.96 if settings.wait == "poll" else 1.0) * rng.normal(1.0, 0.03),
         )
         wrong += transform.settings != POLL
-        rounds += (calls - 1 - 2 * refining.CALLS) / 2
+        rounds += (calls - 2 - 2 * refining.CALLS) / 4
     assert wrong <= 9 and rounds / 300 < 6
 
 

@@ -1,8 +1,9 @@
 """Refining: settings that were not measured for a plan are compared with others in the user's own calls.
 
 Nothing is measured when a plan is made, so it is ready at once. Its first calls run with the settings of one candidate
-after another, twice each. The faster call counts, because one may be disturbed, and the first one also touches new
-memory. The best candidates run again, and then further candidates that depend on the best one. At the end the best two
+after another. The first call with other settings does not count, because it touches new memory, more of it for some
+settings than for others. Of two more the faster one counts, because one may be disturbed. The best candidates run
+again, and then further candidates that depend on the best one. At the end the best two
 run in turns until one of them has been faster so much more often that the order is significant. Results do not depend
 on the settings, only the time of these calls does. The time of a call is the smallest of all ranks' times, that of the
 rank which arrived last, because the others have waited for it.
@@ -26,7 +27,6 @@ from .candidates import Tunable
 from .settings import Settings, Trial
 
 ENTRANTS, CALLS = 6, 2
-SUCCESSOR_CALLS = 3
 SEMIFINALISTS, SEMIFINAL_ROUNDS = 3, 2
 # Wald's sequential test of signs (Annals of Mathematical Statistics 16, 1945, 117): if the better one is faster in 4 of
 # 5 rounds, a lead of 3 rounds belongs to the worse one in 1 of 65 comparisons.
@@ -95,6 +95,8 @@ class Refinement:
         settings = self._entrants[self._turn]
         if settings != transform.settings:
             self._configure(settings)
+            call()
+            return True  # the time of a first call is that of new memory: the turn is not over
         started = perf_counter()
         call()
         seconds = transform.runtime.coordinator.minimum(perf_counter() - started)
@@ -122,7 +124,7 @@ class Refinement:
         return np.argsort(list(map(min, self._times_s)), kind="stable").tolist()
 
     def _all_turns(self, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
-        """Yield, for every call, the index of the entrant whose turn it is."""
+        """Yield, for every call that counts, the index of the entrant whose turn it is."""
         yield from self._first(
             [settings for settings in entrants() if settings not in self._entrants][:ENTRANTS], CALLS
         )
@@ -131,7 +133,7 @@ class Refinement:
             for _ in range(SEMIFINAL_ROUNDS):
                 yield from best
         followers = self._successors(self._entrants[self._fastest[0]])
-        yield from self._first([settings for settings in followers if settings not in self._entrants], SUCCESSOR_CALLS)
+        yield from self._first([settings for settings in followers if settings not in self._entrants], CALLS)
         yield from self._final(1)
 
     def _turns_of_known(self, known: Choice, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
