@@ -97,7 +97,7 @@ def measure(name, link, quick):
                 key: {"settings": str(one), "s": medians[one]}
                 for key, one in (("best", best), ("auto", auto), ("off", off))
             },
-            "mpi": MPI.Get_library_version().split("\n")[0].strip("\0 "),
+            "mpi": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
         }
 
 
@@ -194,7 +194,7 @@ def table(results):
             "# Settings that plans choose in their first calls against fixed ones",
             "",
             f"`python bench/tuning.py`, {about['cpu']}, {about['cores']} cores, {RANKS} ranks, 1 worker each, "
-            f"{records[0]['mpi']}, commit {results['commit']}, {results['date']}. Every run begins with an empty "
+            f"{records[0]['mpi']}, commit {results['commit'][:7]}, {results['date']}. Every run begins with an empty "
             f"cache. Times over the best, and over the fastest without overlap: median of the runs (largest).",
             "",
             markdown(
