@@ -3,10 +3,10 @@
 Nothing is measured when a plan is made, so it is ready at once. Its first calls run with the settings of one candidate
 after another. The first call with other settings does not count, because it touches new memory, more of it for some
 settings than for others. Of two more the faster one counts, because one may be disturbed. The best candidates run
-again, and then further candidates that depend on the best one. At the end the best two
-run in turns until one of them has been faster so much more often that the order is significant. Results do not depend
-on the settings, only the time of these calls does. The time of a call is the smallest of all ranks' times, that of the
-rank which arrived last, because the others have waited for it.
+again, and then further candidates that depend on the best one. At the end the best two run in turns until one of them
+has been faster so much more often that the order is significant. Results do not depend on the settings, only the time
+of these calls does. The time of a call is the smallest of all ranks' times, that of the rank which arrived last,
+because the others have waited for it.
 
 The best settings are kept with their time, and with the second best. Another process compares the two once more,
 because the load of the machine may have been unusual at first. Later plans use the result as long as its time still
@@ -86,6 +86,7 @@ class Refinement:
         self._entrants: list[Settings] = []
         self._times_s: list[list[float]] = []
         self._chosen: Choice | None = None
+        self._ran: Settings | None = None  # in the last call
         self._turns = self._all_turns(entrants) if known is None else self._turns_of_known(known, entrants)
         self._turn = next(self._turns)
 
@@ -95,7 +96,9 @@ class Refinement:
         settings = self._entrants[self._turn]
         if settings != transform.settings:
             self._configure(settings)
+        if settings != self._ran:
             call()
+            self._ran = settings
             return True  # the time of a first call is that of new memory: the turn is not over
         started = perf_counter()
         call()
@@ -108,7 +111,7 @@ class Refinement:
         if self._chosen is None:  # the known choice still fits
             return False
         self._configure(self._chosen.settings)
-        medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
+        medians = [float(np.median(times_s)) for times_s in self._times_s]
         transform.trials = tuple(
             sorted(
                 (Trial(entrant, median / max(1, transform.slices)) for entrant, median in zip(self._entrants, medians)),
@@ -138,8 +141,8 @@ class Refinement:
 
     def _turns_of_known(self, known: Choice, entrants: Callable[[], list[Settings]]) -> Iterator[int]:
         """Yield the turns with an earlier process's choice: two calls show whether its time still fits."""
-        yield from self._first([known.settings], 1 + CALLS)
-        if min(self._times_s[0][1:]) > FITS * known.seconds:
+        yield from self._first([known.settings], CALLS)
+        if min(self._times_s[0]) > FITS * known.seconds:
             yield from self._all_turns(entrants)
         elif known.second is not None and known.processes < PROCESSES:
             yield from self._first([known.second], CALLS)
