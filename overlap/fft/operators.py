@@ -305,7 +305,7 @@ class SpectralOperators:
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
-            self._plan.runtime.preflight(fields=len(fields))
+            self._plan.runtime.preflight(fields=len(fields), modes=spectrum.global_shape, lengths=self.lengths)
             energies = np.zeros(spectrum.shape)
             for field in fields:
                 values = np.asarray(field)

@@ -105,7 +105,7 @@ class Plan(OnRuntime):
             On all ranks, when an argument is bad or the file cannot be written.
         """
         self._check_in_use()
-        with self.runtime.collective_section("tuning a plan"):
+        with self.runtime.collective_section(f"tuning a plan, {self._compared()}"):
             self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
@@ -150,7 +150,7 @@ class Plan(OnRuntime):
             On all ranks, when an array is not one of the plan's.
         """
         self._check_in_use()
-        with self.runtime.collective_section("balancing a plan"):
+        with self.runtime.collective_section(f"balancing a plan, {self._compared()}"):
             sides = [
                 next(
                     (
@@ -281,7 +281,7 @@ class Plan(OnRuntime):
                     transform.release()
             self._made = made_before  # the numbers stay equal on all ranks
 
-        with self.runtime.collective_section(what, undo):
+        with self.runtime.collective_section(f"{what}, {self._compared()}", undo):
             yield
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:

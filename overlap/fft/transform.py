@@ -294,7 +294,7 @@ class Transform(Uncopied):
             On all ranks, if the budget is no positive number or differs between ranks.
         """
         self.check_in_use()
-        with self.runtime.collective_section("tuning a transform"):
+        with self.runtime.collective_section(f"tuning {self.known_as}"):
             self.runtime.preflight(budget_problem(budget_s, progress), budget_s=budget_s)
             tune(self, budget_s, progress)
         assert self.tuned is not None

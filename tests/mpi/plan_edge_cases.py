@@ -200,3 +200,42 @@ def bounded(comm):
         error = raised(overlap.InputError, overlap.Bracket, runtime, (2, 2, 3, 5), points=(at_end(10**7, 16),) * 2)
         same_everywhere(comm, str(error))
         assert "fit into memory" in str(error)
+
+
+def different_plans(comm):
+    """The ranks ask the same of different plans: one error on all, and both plans are as before."""
+    u = np.random.default_rng(3).standard_normal((3, 8, 8))
+    with overlap.Runtime(comm) as runtime:
+        plans = [overlap.FFT2(runtime, shape, "f8") for shape in ((2, 8, 8), (3, 8, 8))]  # refined in their calls
+        boxes = {plan: plan.operators((1, length)) for plan, length in zip(plans, (1, 2))}
+        other_box = {plans[0]: boxes[plans[0]], plans[1]: plans[0].operators((1, 2))}
+
+        def works():
+            for plan in plans:
+                field = u[: plan.real.global_shape[0]]
+                spectrum = plan.forward(field[plan.real.local_slice])
+                truth = np.fft.rfft2(field)
+                np.testing.assert_allclose(spectrum, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12)
+                energy = np.mean(field**2, axis=(1, 2)) / 2
+                np.testing.assert_allclose(boxes[plan].energy(spectrum), energy, rtol=1e-12)
+
+        works()
+        for way in (
+            lambda plan: plan.forward(plan.real.empty()),
+            lambda plan: plan.backward(plan.spectrum.empty()),
+            lambda plan: plan.forward.tune(0.1),
+            lambda plan: plan.tune(0.1),
+            lambda plan: plan.balance(),
+            lambda plan: plan.pointwise(lambda a: 2 * a),
+            lambda plan: plan.operators(),
+            lambda plan: boxes[plan].energy(plan.spectrum.empty()),
+            lambda plan: other_box[plan].energy_spectrum(plans[0].spectrum.empty()),
+        ):
+            for mine, theirs in 5 * ((0, 1), (1, 0)):  # so that calls with new settings are among them
+                if comm.size > 1:
+                    error = raised(overlap.InputError, way, plans[theirs if comm.rank == comm.size - 1 else mine])
+                    same_everywhere(comm, str(error))
+                    assert "expected the same on all ranks, received" in str(error)
+                works()
+        for plan in plans:
+            plan.close()

@@ -54,7 +54,7 @@ class Transform:
             cache={"latency and bandwidth": LatencyBandwidth(1e-5, 1e9)},
         )
         self.planning, self.trials, self.tuned, self.settings = False, None, None, None
-        self.name = "transform"
+        self.name = self.known_as = "transform"
         self.tried = []
         self.now_s = 0.0
         self.can_be_late, self.replans = True, False

@@ -31,6 +31,7 @@ class Tunable(Protocol):
 
     runtime: Runtime
     name: str
+    known_as: str  # tells the plan's transforms and those of other plans apart
     slices: int  # of the whole batch
     planning: bool  # its arrays hold no user data, so no user function may be called
     requested: Settings

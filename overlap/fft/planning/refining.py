@@ -183,5 +183,6 @@ class Refinement:
             with suppress(Exception):
                 transform.configure(before)
 
-        with transform.runtime.collective_section("refining a transform's settings", restore):
+        # The text tells two transforms apart: if the ranks refine different ones, neither may be configured.
+        with transform.runtime.collective_section(f"refining the settings of {transform.known_as}", restore):
             transform.configure(settings)
