@@ -40,7 +40,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       picture       writing matplotlib's figures
       timeline      what every thread did: Chrome files, pictures, numbers
       slow          ranks that get only a part of their core
-      segments      shared memory that dead jobs have left
+      dead_segments  shared memory that dead jobs have left
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
       options       options that several commands share

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import processes
 
-from overlap.tools.segments import removing_segments
+from overlap.tools.dead_segments import removing_segments
 
 DEADLINE_S = 300  # generous: it only turns a hang into a failure
 

@@ -33,7 +33,7 @@ import rank
 from launchers import launcher_of
 from processes import MARK, JobFailed, Result, end_all, start, text_of
 
-from overlap.tools.segments import removing_segments
+from overlap.tools.dead_segments import removing_segments
 
 
 def run_job(

@@ -17,7 +17,7 @@ from ..interrupts import held_signals
 from ..losses import detecting_loss, guarded
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..masks import mask_problem
-from . import buffers
+from . import calls
 from .combine import SUM, Op
 from .long_messages import LongMessages
 from .nodes import Nodes, SeveralNodes
@@ -27,10 +27,10 @@ from .window import Window
 _SMALLEST = 1024  # bytes of a slot; each rank has a cache line of it at least
 OPERATIONS = tuple((getattr(MPI, op.name), op) for op in Op)
 _SEND, _RECEIVE = range(2)  # indices of the two arrays
-_IN_PLACE = {buffers.Scatter: _RECEIVE}  # the array that may be `MPI.IN_PLACE`; in other collectives the first
+_IN_PLACE = {calls.Scatter: _RECEIVE}  # the array that may be `MPI.IN_PLACE`; in other collectives the first
 # The array that matters on the root alone.
-_ROOTS_OWN = {buffers.Scatter: _SEND, buffers.Gather: _RECEIVE, buffers.Reduce: _RECEIVE}
-_WHOLE = (buffers.Reduce, buffers.Allreduce)  # collectives whose two arrays are equally long
+_ROOTS_OWN = {calls.Scatter: _SEND, calls.Gather: _RECEIVE, calls.Reduce: _RECEIVE}
+_WHOLE = (calls.Reduce, calls.Allreduce)  # collectives whose two arrays are equally long
 _UNKNOWN = NumbaError, NotImplementedError, OverflowError  # for types that numba cannot compile and too large numbers
 _ABSENT = object()  # an argument that a collective does not have
 _AS_BYTES = "egG"  # numeric types that are passed as bytes: half and long precision
@@ -140,7 +140,7 @@ class Collectives(CollectiveContext):
     def Barrier(self) -> None:
         """Wait until all ranks have made this call."""
         try:
-            buffers.Barrier(self._address)
+            calls.Barrier(self._address)
         except BaseException as error:
             self._slow_path.left_by(error)
             raise
@@ -156,10 +156,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(buf) is np.ndarray and type(root) is int:
-                return buffers.Bcast(self._address, buf, root)
+                return calls.Bcast(self._address, buf, root)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Bcast, buf, root=root)
+        self._again(calls.Bcast, buf, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy piece i of the root's array to rank i.
@@ -174,10 +174,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
-                return buffers.Scatter(self._address, sendbuf, recvbuf, root)
+                return calls.Scatter(self._address, sendbuf, recvbuf, root)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
+        self._again(calls.Scatter, sendbuf, recvbuf, root=root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy the arrays of all ranks into the root's, in the order of ranks.
@@ -192,10 +192,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
-                return buffers.Gather(self._address, sendbuf, recvbuf, root)
+                return calls.Gather(self._address, sendbuf, recvbuf, root)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Gather, sendbuf, recvbuf, root=root)
+        self._again(calls.Gather, sendbuf, recvbuf, root=root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Copy the arrays of all ranks into every rank's, in the order of ranks.
@@ -209,10 +209,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray:
-                return buffers.Allgather(self._address, sendbuf, recvbuf)
+                return calls.Allgather(self._address, sendbuf, recvbuf)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Allgather, sendbuf, recvbuf)
+        self._again(calls.Allgather, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM, root: int = 0) -> None:
         """Combine the arrays of all ranks, item by item, on the root.
@@ -228,10 +228,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int and type(root) is int:
-                return buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
+                return calls.Reduce(self._address, sendbuf, recvbuf, op, root)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
+        self._again(calls.Reduce, sendbuf, recvbuf, op=op, root=root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM) -> None:
         """Combine the arrays of all ranks, item by item, on all ranks.
@@ -244,10 +244,10 @@ class Collectives(CollectiveContext):
         """
         try:
             if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int:
-                return buffers.Allreduce(self._address, sendbuf, recvbuf, op)
+                return calls.Allreduce(self._address, sendbuf, recvbuf, op)
         except BaseException as error:
             self._caught(error)
-        self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
+        self._again(calls.Allreduce, sendbuf, recvbuf, op=op)
 
     def allreduce(self, value: Any, op: Op | int | MPI.Op = SUM) -> Any:
         """Combine the numbers of all ranks.
@@ -263,7 +263,7 @@ class Collectives(CollectiveContext):
         Like `value`.
         """
         try:
-            return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
+            return calls.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
         except BaseException as error:
             self._caught(error)
             if problem := mask_problem(value=value):

@@ -26,7 +26,7 @@ from numba.extending import (
 )
 
 from ..compiled import Compilation, intrinsic, source_digest
-from . import buffers
+from . import calls
 from .collectives import Collectives
 from .combine import SUM
 
@@ -39,7 +39,7 @@ class CollectivesType(types.Type):
     """
 
     def __init__(self) -> None:
-        super().__init__(name=f"overlap.Collectives({source_digest(buffers.Allreduce)})")
+        super().__init__(name=f"overlap.Collectives({source_digest(calls.Allreduce)})")
 
 
 _TYPE = CollectivesType()
@@ -75,16 +75,16 @@ def _address(typingctx: Context, instance: CollectivesType) -> Compilation:
 
 
 _METHODS: dict[str, Any] = {
-    "Barrier": lambda self: buffers.Barrier(_address(self)),
-    "Bcast": lambda self, buf, root=0: buffers.Bcast(_address(self), buf, root),
-    "Scatter": lambda self, sendbuf, recvbuf, root=0: buffers.Scatter(_address(self), sendbuf, recvbuf, root),
-    "Gather": lambda self, sendbuf, recvbuf, root=0: buffers.Gather(_address(self), sendbuf, recvbuf, root),
-    "Allgather": lambda self, sendbuf, recvbuf: buffers.Allgather(_address(self), sendbuf, recvbuf),
-    "Reduce": lambda self, sendbuf, recvbuf, op=SUM, root=0: buffers.Reduce(
+    "Barrier": lambda self: calls.Barrier(_address(self)),
+    "Bcast": lambda self, buf, root=0: calls.Bcast(_address(self), buf, root),
+    "Scatter": lambda self, sendbuf, recvbuf, root=0: calls.Scatter(_address(self), sendbuf, recvbuf, root),
+    "Gather": lambda self, sendbuf, recvbuf, root=0: calls.Gather(_address(self), sendbuf, recvbuf, root),
+    "Allgather": lambda self, sendbuf, recvbuf: calls.Allgather(_address(self), sendbuf, recvbuf),
+    "Reduce": lambda self, sendbuf, recvbuf, op=SUM, root=0: calls.Reduce(
         _address(self), sendbuf, recvbuf, int(op), root
     ),
-    "Allreduce": lambda self, sendbuf, recvbuf, op=SUM: buffers.Allreduce(_address(self), sendbuf, recvbuf, int(op)),
-    "allreduce": lambda self, value, op=SUM: buffers.allreduce(_address(self), value, int(op)),
+    "Allreduce": lambda self, sendbuf, recvbuf, op=SUM: calls.Allreduce(_address(self), sendbuf, recvbuf, int(op)),
+    "allreduce": lambda self, value, op=SUM: calls.allreduce(_address(self), value, int(op)),
 }
 
 

@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..failures import BoundedWait, RankFailure
 from ..freed import closed_error
 from ..losses import DetectingLoss
-from . import buffers, protocol
+from . import calls, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
 
@@ -167,17 +167,17 @@ class SlowPath:
 
     def _problem(self, number: int) -> str:
         expected, received = (int(self._state[place]) for place in (protocol.EXPECTED, protocol.RECEIVED))
-        if number == buffers.NO_OPERATION:
+        if number == calls.NO_OPERATION:
             return _no_operation(expected, received)
-        if number == buffers.OTHER_DTYPE:
+        if number == calls.OTHER_DTYPE:
             return f"expected arrays of one type, received {_type_name(expected)} and {_type_name(received)}"
         return {
-            buffers.OTHER_SIZE: f"expected an array of {expected} bytes, received one of {received} bytes",
-            buffers.NO_ROOT: f"expected a root from 0 to {expected - 1}, received {received}",
-            buffers.READ_ONLY: "expected an array to receive in, received a read-only one",
-            buffers.OVERLAPPING: "expected arrays that do not overlap, or a piece at its own place in the other array, "
+            calls.OTHER_SIZE: f"expected an array of {expected} bytes, received one of {received} bytes",
+            calls.NO_ROOT: f"expected a root from 0 to {expected - 1}, received {received}",
+            calls.READ_ONLY: "expected an array to receive in, received a read-only one",
+            calls.OVERLAPPING: "expected arrays that do not overlap, or a piece at its own place in the other array, "
             "received others",
-            buffers.NOT_CONTIGUOUS: "expected an array that is contiguous in memory, received another one",
+            calls.NOT_CONTIGUOUS: "expected an array that is contiguous in memory, received another one",
         }[number]
 
 

@@ -21,7 +21,7 @@ from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
-from ..runtime.coordinator.arguments import count_problem
+from ..runtime.coordinator.option_checks import count_problem
 from ..runtime.requests.operations import Operation
 from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown

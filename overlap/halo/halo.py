@@ -20,11 +20,11 @@ from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
-from . import links, plan
-from .arguments import RoundArrays, numbers_of, problem_of, types_of
-from .messages import Awaited, Begun, Messages, Requests
-from .plan import Entries, LocalArrays, Traffic
-from .window import LinkWindow
+from . import remote_writes
+from .halo_arguments import RoundArrays, numbers_of, problem_of, types_of
+from .link_window import LinkWindow
+from .point_to_point import Awaited, Begun, Messages, Requests
+from .traffic import Entries, LocalArrays, Traffic, of_blocks, of_indices
 
 FAILURES_TAG = 8
 _POLLS = 200  # of messages, before the rank yields its core
@@ -127,7 +127,7 @@ class Halo(CollectiveContext):
                 blocks=vars(parts) if isinstance(parts, Blocks) else None,
             )
             if isinstance(parts, Blocks):
-                self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
+                self.local_shape, traffic = parts.local_shape(self.comm.rank), of_blocks(parts, self.comm.rank)
             else:
                 self.local_shape, traffic = parts.local_shape, list(parts.traffic)
             self._arrays = RoundArrays(self.local_shape, types, exchange)
@@ -191,7 +191,7 @@ class Halo(CollectiveContext):
         with coordinator.collective_section("finding the owners of entries", coordinator.close):
             (mine, others), problem = numbers_of(owned, needed)
             coordinator.check("finding the owners of entries", problem)
-            entries = plan.of_indices(coordinator, mine, others)
+            entries = of_indices(coordinator, mine, others)
         made_of: AsyncComm | StandaloneCoordinator = coordinator
         if isinstance(comm, AsyncComm):
             coordinator.close()
@@ -292,7 +292,7 @@ class Halo(CollectiveContext):
                 self._requests.start()
             if self._window is not None:
                 self._active = True
-                links.start(self._window.address, self._set)
+                remote_writes.start(self._window.address, self._set)
                 self._arrays.local.check()
             self._active = True
         except InputError as error:
@@ -306,7 +306,7 @@ class Halo(CollectiveContext):
         self._requests.choose(addresses)
         if self._window is not None:
             self._window.sources[:] = addresses
-            self._set = self._sets.get(addresses, links.NO_SET)
+            self._set = self._sets.get(addresses, remote_writes.NO_SET)
         self._chosen = addresses
 
     def exchange(self, *arrays: np.ndarray) -> None:
@@ -340,7 +340,7 @@ class Halo(CollectiveContext):
     def _advance(self) -> bool:
         if self._messages_left and self._requests.test():
             self._messages_left = False
-        left = self._window is not None and links.progress(self._window.address)
+        left = self._window is not None and remote_writes.progress(self._window.address)
         self._arrays.local.check()
         return not (left or self._messages_left)
 
@@ -354,7 +354,7 @@ class Halo(CollectiveContext):
             if self._messages_left:
                 wait_until(self._advance, self._poll, _POLLS)
             elif self._window is not None:
-                links.complete(self._window.address)
+                remote_writes.complete(self._window.address)
         except BaseException as error:
             self.fail(error)
         self._active = False

@@ -23,8 +23,8 @@ from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
 from ..renamed import old_method
-from .coordinator.arguments import number_problem, options_problem
 from .coordinator.coordinator import Coordinator
+from .coordinator.option_checks import number_problem, options_problem
 from .coordinator.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram

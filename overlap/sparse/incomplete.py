@@ -9,7 +9,7 @@ import numpy as np
 
 from ..compiled import njit
 from ..errors import InputError
-from ..runtime.coordinator.arguments import number_problem
+from ..runtime.coordinator.option_checks import number_problem
 from .colouring import colours_of
 from .kernels import product_of_3
 from .matrix import Matrix

@@ -19,10 +19,10 @@ from ..errors import InputError, repr_of
 from ..freed import CollectiveContext
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
-from ..halo.plan import of_indices
+from ..halo.traffic import of_indices
 from ..masks import mask_problem
-from ..runtime.coordinator.arguments import count_problem
 from ..runtime.coordinator.header import Header
+from ..runtime.coordinator.option_checks import count_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..halo import Halo
-from ..halo.plan import Entries, Traffic, of_indices
+from ..halo.traffic import Entries, Traffic, of_indices
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .incomplete import IC0
 from .matrix import Matrix

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import cache, launch, links, options, segments, signals, timeline
+from . import cache, dead_segments, launch, links, options, signals, timeline
 from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
@@ -293,9 +293,9 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         rows.append(("MPI", f"ranks cannot be started: {reason}"))
     if not launch.under_mpi():
         rows.append(("shaped links", links.unavailable_reason() or "work"))
-    if left := segments.abandoned():
+    if left := dead_segments.abandoned():
         size = _size(sum(left.values()))
-        rows.append((str(segments.FOLDER), f"{len(left)} segment(s) of dead jobs, {size}: overlap info --clean"))
+        rows.append((str(dead_segments.FOLDER), f"{len(left)} segment(s) of dead jobs, {size}: overlap info --clean"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
@@ -304,14 +304,14 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _clean() -> int:
     """Remove segments of dead jobs from this host."""
-    left = segments.abandoned()
-    segments.remove(left)
+    left = dead_segments.abandoned()
+    dead_segments.remove(left)
     for name, nbytes in left.items():
-        print(f"{segments.FOLDER / name}  {_size(nbytes)}")
+        print(f"{dead_segments.FOLDER / name}  {_size(nbytes)}")
     if left:
         print(f"{len(left)} segment(s) of dead jobs removed, {_size(sum(left.values()))}")
     else:
-        print(f"no segments of dead jobs in {segments.FOLDER}")
+        print(f"no segments of dead jobs in {dead_segments.FOLDER}")
     return 0
 
 

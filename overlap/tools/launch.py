@@ -29,7 +29,7 @@ from typing import Any
 if __name__ != "__main__":  # a rank has no package around it
     from ..interrupts import held_signals
     from . import links, signals
-    from .segments import removing_segments
+    from .dead_segments import removing_segments
 
 DEADLINE_PASSED = 124  # as timeout(1), and as links.run
 DEADLINE_S = 600.0

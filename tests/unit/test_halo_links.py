@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.halo import links, plan
-from overlap.halo.window import LinkWindow
+from overlap.halo import remote_writes, traffic
+from overlap.halo.link_window import LinkWindow
 
 CELLS = 3  # of each rank
 
@@ -53,7 +53,7 @@ class OneProcess(LinkWindow):
 @pytest.fixture(scope="module", autouse=True)
 def polls():
     patch = pytest.MonkeyPatch()
-    patch.setattr("overlap.halo.window.polls_of", lambda comm: 20)
+    patch.setattr("overlap.halo.link_window.polls_of", lambda comm: 20)
     yield
     patch.undo()
 
@@ -67,7 +67,7 @@ def traffic_of(arrows, rank, size):
 
     own = (slice(0, CELLS),)
     return [
-        plan.Traffic(
+        traffic.Traffic(
             other,
             [own] if (rank, other) in arrows else [],
             [fill(rank)] if (rank, other) in arrows else [],
@@ -89,7 +89,7 @@ def made(arrows, size):
             node.seen_by(rank),
             {other: other for other in range(size)},
             traffic_of(arrows, rank, size),
-            plan.LocalArrays((CELLS * (size + 1),), [8]),
+            traffic.LocalArrays((CELLS * (size + 1),), [8]),
             print,
         )
         windows[rank].shared = windows[rank].new_set([((CELLS * (size + 1),), np.dtype(np.int64))])[0]
@@ -119,9 +119,9 @@ class Rank:
             array[CELLS:] = -1
             yield
             self.window.sources[0] = array.ctypes.data
-            links.start(self.window.address, 0 if shared else links.NO_SET)
+            remote_writes.start(self.window.address, 0 if shared else remote_writes.NO_SET)
             yield
-            while links.progress(self.window.address):
+            while remote_writes.progress(self.window.address):
                 yield
             for source in self.sources:
                 np.testing.assert_array_equal(
@@ -152,11 +152,13 @@ def test_a_sender_is_at_most_two_rounds_ahead():
     sender, receiver = made({(0, 1)}, 2)
     values = np.arange(9)
     sender.sources[0] = values.ctypes.data
-    assert [links.start(sender.address, links.NO_SET) for _ in range(2)] == [0, 0]
-    assert links.start(sender.address, links.NO_SET) == 1 and links.progress(sender.address) == 1
+    assert [remote_writes.start(sender.address, remote_writes.NO_SET) for _ in range(2)] == [0, 0]
+    assert (
+        remote_writes.start(sender.address, remote_writes.NO_SET) == 1 and remote_writes.progress(sender.address) == 1
+    )
     assert sender.waiting_for == [1]
     target = np.zeros(9, int)
     receiver.sources[0] = target.ctypes.data
-    links.start(receiver.address, links.NO_SET)
-    assert links.progress(receiver.address) == 0 and links.progress(sender.address) == 0
+    remote_writes.start(receiver.address, remote_writes.NO_SET)
+    assert remote_writes.progress(receiver.address) == 0 and remote_writes.progress(sender.address) == 0
     np.testing.assert_array_equal(target[CELLS : 2 * CELLS], values[:CELLS])

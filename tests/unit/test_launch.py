@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from overlap.tools import cli, launch, segments, signals
+from overlap.tools import cli, dead_segments, launch, signals
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def segment(monkeypatch):
     """
     made = []
     library = f"library_{uuid.uuid4().hex}_"
-    monkeypatch.setattr(segments, "NAMES", (library,))
+    monkeypatch.setattr(dead_segments, "NAMES", (library,))
 
     def make(prefix=library):
         file = open(f"/dev/shm/{prefix}{uuid.uuid4().hex}", "w+b")
@@ -70,7 +70,7 @@ def exists(file):
 def test_segments_that_nobody_holds_are_removed(segment):
     before, foreign = segment(), None
     before.close()
-    with segments.removing_segments():
+    with dead_segments.removing_segments():
         left, opened, mapped, foreign = segment(), segment(), segment(), segment("my_own_")
         left.close()
         foreign.close()
@@ -81,7 +81,7 @@ def test_segments_that_nobody_holds_are_removed(segment):
 
 
 def test_segments_are_removed_after_an_exception_too(segment):
-    with pytest.raises(KeyboardInterrupt), segments.removing_segments():
+    with pytest.raises(KeyboardInterrupt), dead_segments.removing_segments():
         left = segment()
         left.close()
         raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def test_what_dead_jobs_left_is_told_and_removed(segment, capsys):
     left.close()
     foreign.close()
     name = os.path.basename(left.name)
-    assert segments.abandoned() == {name: 4096}
+    assert dead_segments.abandoned() == {name: 4096}
     assert cli.main(["info", "--clean"]) == 0
     assert capsys.readouterr().out == f"{left.name}  4 KiB\n1 segment(s) of dead jobs removed, 4 KiB\n"
     assert [exists(file) for file in (held, left, foreign)] == [True, False, True]
@@ -104,14 +104,14 @@ def test_what_dead_jobs_left_is_told_and_removed(segment, capsys):
 def test_what_another_user_has_left_is_not_ours(segment, monkeypatch):
     segment().close()
     monkeypatch.setattr(os, "getuid", lambda: 4242)
-    assert segments.existing() == set()
+    assert dead_segments.existing() == set()
 
 
 def test_a_rank_that_is_about_to_remove_its_own_may(segment, monkeypatch):
     left = segment()
     left.close()
-    monkeypatch.setattr(segments.time, "sleep", lambda seconds: os.remove(left.name))
-    assert segments.abandoned() == {}
+    monkeypatch.setattr(dead_segments.time, "sleep", lambda seconds: os.remove(left.name))
+    assert dead_segments.abandoned() == {}
 
 
 # --- signals --------------------------------------------------------------------------------------

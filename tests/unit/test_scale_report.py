@@ -10,10 +10,10 @@ import pytest
 from overlap import files
 from overlap.errors import InputError
 from overlap.tools import cli
-from overlap.tools.bench import report as bench_report
+from overlap.tools.bench import report
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, pooled
-from overlap.tools.scale import figures, merge, report, run
+from overlap.tools.scale import figures, merge, run, scaling_report
 
 MODES = ("off", "block", "poll", "auto")
 
@@ -55,9 +55,9 @@ def record(ranks, *, C=0.120, T=0.080, workers=4, link="2gbit", rounds=3, modes=
 
 
 def written(path, *records, complete=True, **changes):
-    content = bench_report.new_report(["overlap", "scale", "run"])
+    content = report.new_report(["overlap", "scale", "run"])
     content["cases"] += records
-    bench_report.write(content | changes, path, complete)
+    report.write(content | changes, path, complete)
     return path
 
 
@@ -212,7 +212,7 @@ def test_figures_hold_the_measured_and_the_closed_forms():
 def test_modes_left_out_are_not_shown(tmp_path):
     panel = [record(ranks, modes=("off", "poll")) for ranks in (1, 2)]
     assert set(curves("gain", panel)) == {"polling", "(C + T)/(C + T/N, or T)", "(C + T)/max(C, T)"}
-    head, *_ = report.rows(panel)
+    head, *_ = scaling_report.rows(panel)
     assert "polling" in head and "blocking" not in head and "automatic" not in head
     assert panel[0]["gain"] == pytest.approx(200 / 120)
     assert cli.main(["predict", str(written(tmp_path / "r.json", *panel))]) == 0
@@ -246,10 +246,10 @@ def test_report_writes_pictures_and_a_page_that_needs_nothing_else(tmp_path, cap
 
 def test_threads_that_outnumber_cores_are_said():
     one = record(2)
-    assert not [line for line in report.warnings([one]) if "more workers" in line]
+    assert not [line for line in scaling_report.warnings([one]) if "more workers" in line]
     for place in one["binding"]:
         place["host"] = "same"
-    crowded = [line for line in report.warnings([one]) if "more workers than cores" in line]
+    crowded = [line for line in scaling_report.warnings([one]) if "more workers than cores" in line]
     assert len(crowded) == 1 and "on same" in crowded[0] and "[2 ranks of 4" in crowded[0]
 
 

@@ -77,8 +77,8 @@ ELSEWISE_SAFE = {
     ("failures.py", "allgather"),
     ("failures.py", "alltoall"),
     ("halo/halo.py", "Split_type"),
-    ("halo/messages.py", "Recv"),
-    ("halo/messages.py", "Send"),
+    ("halo/point_to_point.py", "Recv"),
+    ("halo/point_to_point.py", "Send"),
     ("losses.py", "Dup"),
 }
 # `Collectives` has a deadline of its own.

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from overlap.timing.simulate.machine import Machine
-from overlap.timing.simulate.program import SimulatedTransfer
+from overlap.timing.simulate.simulated_program import SimulatedTransfer
 
 from .clock import Clock
 

@@ -25,8 +25,8 @@ from overlap.runtime.scheduling.job import Job
 from overlap.runtime.scheduling.polling import POLLS_PER_EXCHANGE
 from overlap.runtime.scheduling.ready_steps import CoreTokens, ReadySteps
 from overlap.timing.simulate.machine import Machine
-from overlap.timing.simulate.options import Options
-from overlap.timing.simulate.program import Program, SimulatedTransfer
+from overlap.timing.simulate.run_options import Options
+from overlap.timing.simulate.simulated_program import Program, SimulatedTransfer
 
 from .clock import Clock, Queue, SimulatedWakeEvent
 from .network import Network, Ticket

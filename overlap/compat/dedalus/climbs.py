@@ -27,7 +27,7 @@ from ...fft.engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand
 from ...fft.transform import Key
 from ...lowlevel.memory import address_of
 from ..kept_runtimes import RUNTIMES
-from .lines import Plans
+from .series import Plans
 from .units import SlotMemory, Unit, UnitKind, exchanges, made_by
 
 DEPTH = 6  # slices in flight

@@ -23,7 +23,7 @@ from ...fft.engine.program import ASIDE, BASES, RECEIVE, SEND, SOURCE, TARGET, C
 from ...fft.engine.steps import Exchange, Run
 from ...fft.engine.wire_format import WireFormat
 from ...lowlevel.memory import address_of
-from .lines import Lines, Pieces, Plans, Room, lines_of, resized, shape_of
+from .series import Lines, Pieces, Plans, Room, lines_of, resized, shape_of
 
 BLOCK_NBYTES = 64 * 1024
 WIDTH = 8  # a block with more indices of the axis along which it is cut has a multiple of this number

@@ -33,15 +33,15 @@ from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
-from ...runtime.coordinator.arguments import number_problem
+from ...runtime.coordinator.option_checks import number_problem
+from .blocking_transform import Transform
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms
 from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
+from .pfft_route import dimensions_of, route_of
 from .pipelined import OwnArrays, PipelinedTransform
 from .request import EFFORTS, Axes, TransformRequest, check_supported, has_pipeline, understood
-from .route import dimensions_of, route_of
 from .shared import SHARED, Shared
-from .transform import Transform
 
 DEADLINE_S = 600.0
 

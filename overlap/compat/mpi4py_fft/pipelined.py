@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
 from ...fft.field_transform import FieldTransform
+from .blocking_transform import Transform, arguments_problem, axes_problem, copy_problem
 from .pencil import Pencil
-from .transform import Transform, arguments_problem, axes_problem, copy_problem
 
 
 class PipelinedTransform(Transform):

@@ -15,7 +15,7 @@ from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
 from ...fft.engine.kinds import REAL_KINDS
-from ...runtime.coordinator.arguments import WAITS
+from ...runtime.coordinator.option_checks import WAITS
 from .distarray import DistArray
 from .fftw import dctn, dstn, get_fftw_lib, idctn, idstn
 from .libfft import BACKENDS, PADDED, Padding, Pair, Transforms

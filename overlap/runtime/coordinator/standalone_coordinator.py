@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from ...errors import InputError
 from . import departure
-from .arguments import number_problem
 from .coordinator import Coordinator
+from .option_checks import number_problem
 from .watchdog import Watchdog
 
 

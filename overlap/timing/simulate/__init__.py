@@ -17,9 +17,9 @@ represents all; the result is the same as if each of them were simulated. Otherw
 
 from ...renamed import old_names
 from .machine import Machine
-from .options import Options
-from .program import WORKLOADS, Program, SimulatedTransfer, Workload
-from .run import Prediction, Result, predict, simulate
+from .run_options import Options
+from .simulated_program import WORKLOADS, Program, SimulatedTransfer, Workload
+from .simulation import Prediction, Result, predict, simulate
 
 __all__ = [
     "WORKLOADS",

@@ -34,8 +34,8 @@ from ...compiled import njit
 from ...runtime.coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
 from .machine import Machine
-from .options import Options
-from .program import Program
+from .run_options import Options
+from .simulated_program import Program
 
 
 def _record(seconds: str, numbers: str) -> np.dtype[Any]:

@@ -13,12 +13,11 @@ from .. import options
 from ..bench.cases import MODES, Case
 from ..bench.jobs import JOBS
 from ..bench.solvers import MATRICES, SOLVERS
-from . import report as reports
-from . import solvers
+from . import scaling_report, solver_scaling
 from .run import run
 from .submit import ENVIRONMENT, SCHEDULERS, JobLayout, fields, own_template, script
 
-SCALED = {name: SOLVERS[name] for name in solvers.MAIN}
+SCALED = {name: SOLVERS[name] for name in solver_scaling.MAIN}
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +127,7 @@ def _case(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Case:
 def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if given.workload in SCALED:
         options.check_grid(given, parser)
-        solvers.run(
+        solver_scaling.run(
             given.workload,
             command=["overlap", *sys.argv[1:]],
             ranks=given.ranks,
@@ -230,4 +229,4 @@ def _template(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
 
 
 def _report(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    reports.report(given.files, given.out)
+    scaling_report.report(given.files, given.out)

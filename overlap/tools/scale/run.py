@@ -20,7 +20,7 @@ from ..bench import report as reports
 from ..bench.cases import Case
 from ..bench.session import Session, need, refuse_links_under_mpi
 from .merge import pool
-from .report import show
+from .scaling_report import show
 
 _JOB_IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "pjm": "PJM_JOBID"}
 

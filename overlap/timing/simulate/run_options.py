@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...errors import InputError
-from ...runtime.coordinator.arguments import WAITS
+from ...runtime.coordinator.option_checks import WAITS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 from ...errors import InputError
 from .. import model
 from .machine import Machine
-from .options import Options
-from .program import Program
 from .ranks import run
+from .run_options import Options
+from .simulated_program import Program
 
 
 @dataclass(frozen=True)

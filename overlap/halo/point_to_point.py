@@ -18,7 +18,7 @@ from ..lowlevel.mpi import memory_at
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm
-from .plan import LocalArrays, Pairs, Traffic, swapped
+from .traffic import LocalArrays, Pairs, Traffic, swapped
 
 TAG = 7
 _MOST = 16  # sets of arrays with requests of their own; messages of other arrays are packed

@@ -22,7 +22,7 @@ from ...fft.engine.fftw import ALIGNMENT, empty
 from ...fft.engine.kinds import REAL_KINDS
 from ...fft.engine.lines import LineTransform
 from ...fft.engine.program import SCRATCH, CompiledProgram, View
-from .kernels import APPLY, BACKWARD, FORWARD, REAL, SOLVE, MatrixTable, SplitPlan
+from .axis_kernels import APPLY, BACKWARD, FORWARD, REAL, SOLVE, MatrixTable, SplitPlan
 
 EFFORT = "measure"
 COMPLEX = np.dtype(complex)

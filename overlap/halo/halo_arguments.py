@@ -13,7 +13,7 @@ from ..arrays.exchange import Overflow, dtype_sent, exchange_problem
 from ..errors import InputError, repr_of, text_of
 from ..lowlevel.memory import address_of
 from ..masks import mask_problem
-from .plan import Entries, LocalArrays
+from .traffic import Entries, LocalArrays
 
 Types = list[tuple[np.dtype, tuple[int, ...]]]
 

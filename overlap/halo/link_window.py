@@ -14,8 +14,8 @@ from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..lowlevel.segments import segments
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
-from . import links
-from .plan import LocalArrays, Traffic, swapped
+from . import remote_writes
+from .traffic import LocalArrays, Traffic, swapped
 
 MOST_SETS = 64
 
@@ -62,15 +62,15 @@ class LinkWindow:
         self._set_addresses: list[np.ndarray] = []
         self._tables: list[CopyTable] = []
         self.count = 0  # sets of shared arrays
-        self.state = np.zeros(links.STATE + links.LINK * len(traffic), np.int64)
-        self._links = self.state[links.STATE :].reshape(-1, links.LINK)
+        self.state = np.zeros(remote_writes.STATE + remote_writes.LINK * len(traffic), np.int64)
+        self._links = self.state[remote_writes.STATE :].reshape(-1, remote_writes.LINK)
         self.address = address_of(self.state)
         with coordinator.watching("comparing the cores of a node's ranks"):
             polls = polls_of(node)
-        self.state[[links.LINKS, links.ATTEND, links.POLLS]] = len(traffic), id(attend), polls
+        self.state[[remote_writes.LINKS, remote_writes.ATTEND, remote_writes.POLLS]] = len(traffic), id(attend), polls
         if local.overflow is not None:
-            self.state[links.OVERFLOW] = local.overflow.address
-        self.state[[links.SCRATCH, links.SOURCES]] = address_of(self._scratch), address_of(self.sources)
+            self.state[remote_writes.OVERFLOW] = local.overflow.address
+        self.state[[remote_writes.SCRATCH, remote_writes.SOURCES]] = address_of(self._scratch), address_of(self.sources)
         self._join(local)
 
     def _join(self, local: LocalArrays) -> None:
@@ -80,7 +80,7 @@ class LinkWindow:
         for link in self._traffic:
             slot = whole_lines(local.packing(link.receives)[1])
             parts[self._peers[link.rank]] = nbytes, slot
-            nbytes += links.SLOTS + 2 * slot
+            nbytes += remote_writes.SLOTS + 2 * slot
         bases = {rank: address_of(memory) for rank, memory in self._allocate(nbytes).items()}
         with self._coordinator.watching("exchanging the places of segments"):
             every = self._node.allgather(parts)
@@ -96,7 +96,7 @@ class LinkWindow:
             into_slot, from_slot = local.packing(link.sends)[0], swapped(local.packing(link.receives)[0])
             tables = [CopyTable(pairs) for pairs in (into_slot, direct, from_slot)]
             self._tables += tables
-            self._links[number, links.SENDS :] = (
+            self._links[number, remote_writes.SENDS :] = (
                 *(bool(link.sends), bool(link.receives)),
                 *(bases[me] + own_offset, bases[peer] + peer_offset, my_slot, their_slot),
                 *(word for table in tables for word in (table.address, table.rows)),
@@ -144,14 +144,15 @@ class LinkWindow:
         with self._coordinator.watching("forgetting a round that has failed"):
             self._node.Barrier()
             self._mapped[0][self._node.rank][:] = 0  # the flags of all links
-            self.state[[links.ROUND, links.BROKEN]] = 0
-            self._links[:, [links.SENDING, links.RECEIVING]] = 0
+            self.state[[remote_writes.ROUND, remote_writes.BROKEN]] = 0
+            self._links[:, [remote_writes.SENDING, remote_writes.RECEIVING]] = 0
             self._node.Barrier()
 
     @property
     def waiting_for(self) -> list[int]:
         """List the ranks with which this round is not complete."""
-        return sorted({int(row[links.PEER]) for row in self._links if row[links.SENDING] or row[links.RECEIVING]})
+        incomplete = self._links[:, [remote_writes.SENDING, remote_writes.RECEIVING]].any(axis=1)
+        return sorted(set(self._links[incomplete, remote_writes.PEER].tolist()))
 
     def free(self) -> None:
         """End the links (collective over the node). Arrays keep their memory, which only their owner uses then."""
