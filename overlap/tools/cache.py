@@ -1,4 +1,4 @@
-"""`overlap cache`: what plans remember of earlier ones, shown or removed."""
+"""`overlap cache`: shows or removes the settings that plans have kept for later plans."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .options import adder
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add ``show`` and ``clear`` to the parser of `overlap cache`."""
     add = adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
-    add("show", _show, "list what is remembered, by plan", "overlap cache show", one_rank=True)
-    add("clear", _clear, "forget all of it", "overlap cache clear", one_rank=True)
+    add("show", _show, "list the settings that are kept, by plan", "overlap cache show", one_rank=True)
+    add("clear", _clear, "remove all settings that are kept", "overlap cache clear", one_rank=True)
 
 
 def _show(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

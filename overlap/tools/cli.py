@@ -137,45 +137,50 @@ class _Version(argparse.Action):
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     parser = argparse.ArgumentParser(prog="overlap", description="Hides MPI communication behind computation.")
+    parser.epilog = "example: overlap demo; `overlap COMMAND --help` shows examples of a command"
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
     info = add(
         "info",
         _info,
-        "say what is installed here and what works",
+        "report what is installed and what works on this machine",
         "overlap info",
         "srun -n 2 overlap info",
         "overlap info --measure here.toml --link 4gbit",
     )
-    info.add_argument("--ranks", type=options.count, default=2, help="to start; default: 2")
+    info.add_argument("--ranks", type=options.count, default=2, help="number of ranks to start; default: 2")
     info.add_argument(
         "--measure",
         metavar="FILE.toml",
         type=options.output,
-        help="measure the machine for `overlap predict`, and write what was found",
+        help="measure this machine and write its description, for `overlap predict --machine`",
     )
-    info.add_argument("--link", type=options.rate, help="measure shaped links of that rate")
     info.add_argument(
-        "--clean", action="store_true", help="remove what dead jobs of yours have left in shared memory, and say what"
+        "--link", type=options.rate, help="with --measure: measure shaped links of this rate, such as 4gbit"
+    )
+    info.add_argument(
+        "--clean", action="store_true", help="remove the shared memory that your dead jobs have left, and list it"
     )
 
     on_links = add(
         "links",
         _links,
-        "run a command as MPI ranks on shaped links: ... -- COMMAND",
+        "run a command, which follows --, as MPI ranks on links of a chosen rate",
         "overlap links --rate 2gbit -- python halo.py",
         "overlap links --hosts 1 --ranks 2 --slow 1:0.5 -- python job.py",
     )
-    on_links.add_argument("--hosts", type=options.count, default=2, help="network namespaces; default: 2")
-    on_links.add_argument("--ranks", type=options.count, help="in all; default: one per host")
-    on_links.add_argument("--rate", type=options.rate, default="2gbit", help="of each host's link")
+    on_links.add_argument(
+        "--hosts", type=options.count, default=2, help="number of simulated hosts (network namespaces); default: 2"
+    )
+    on_links.add_argument("--ranks", type=options.count, help="number of ranks on all hosts; default: one per host")
+    on_links.add_argument("--rate", type=options.rate, default="2gbit", help="rate of each host's link; default: 2gbit")
     on_links.add_argument(
         "--burst",
         type=options.count,
         metavar="BYTES",
         default=links.BURST,
-        help="that an idle link lets through at once",
+        help=f"size of a link's token bucket: an idle link passes this many bytes at once; default: {links.BURST}",
     )
     on_links.add_argument(
         "--slow",
@@ -183,26 +188,31 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="RANK:SHARE",
         default=[],
-        help="ranks that keep only that share of their cores, 0.05 to 1",
+        help="slow these ranks down: each keeps only the given share of its core, 0.05 to 1",
     )
     on_links.add_argument(
         "--speeds",
         type=options.speed,
         nargs="+",
         metavar="SPEED",
-        help="of all ranks: the fastest keep their cores, others so much less",
+        help="one speed per rank: the fastest ranks keep their cores, the others a share in proportion to their speeds",
     )
-    on_links.add_argument("--deadline", type=options.seconds, metavar="S", help="default: as long as the command takes")
+    on_links.add_argument(
+        "--deadline",
+        type=options.seconds,
+        metavar="S",
+        help="seconds after which the command is ended; default: no limit",
+    )
 
     bench.add_commands(add)
     cache.add_commands(
-        add("cache", None, "what plans remember of earlier ones, in a folder of this user", "overlap cache show")
+        add("cache", None, "show or clear the settings that plans have kept for later plans", "overlap cache show")
     )
     scale.add_commands(
         add(
             "scale",
             None,
-            "strong scaling: measure it here or on a cluster, and draw it",
+            "measure strong scaling, here or on a cluster, and draw it",
             "overlap scale run operation --ranks 1 2 4",
         )
     )
@@ -210,54 +220,76 @@ def make_parser() -> argparse.ArgumentParser:
     drawn = add(
         "trace",
         _trace,
-        "summarise and draw a timeline written before",
+        "sum up and draw a timeline",
         "overlap trace timeline.json --png timeline.png",
         one_rank=True,
     )
-    drawn.add_argument("file", metavar="FILE.json", help="written by `Trace.write_chrome`")
-    drawn.add_argument("--png", metavar="OUT", type=options.output, help="picture; the suffix chooses the format")
-    drawn.add_argument("--title", default="", help="of the picture")
+    drawn.add_argument(
+        "file", metavar="FILE.json", help="timeline, written by `timeline.write_chrome` or `overlap demo`"
+    )
+    drawn.add_argument(
+        "--png",
+        metavar="OUT",
+        type=options.output,
+        help="draw the timeline to this file; its suffix chooses the format",
+    )
+    drawn.add_argument("--title", default="", help="title of the picture")
 
     guess = add(
         "predict",
         _predict,
-        "print what the timing model says of given, measured or simulated times",
+        "print the timing model's prediction for given, measured or simulated times",
         "overlap predict --compute-s 1.2 --communication-s 0.8 --workers 16 --slices 256",
         "overlap predict report.json",
         "overlap predict --workload operation --machine here.toml --ranks 4 16 64 --workers 16",
         one_rank=True,
     )
-    guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench, demo or scale")
-    guess.add_argument("--compute-s", type=float, metavar="C", help="seconds of computing alone")
-    guess.add_argument("--communication-s", type=float, metavar="T", help="seconds of communication alone")
+    guess.add_argument(
+        "report", nargs="?", metavar="REPORT.json", help="report of `overlap bench`, `demo` or `scale run`"
+    )
+    guess.add_argument("--compute-s", type=float, metavar="C", help="time of computing alone, in seconds")
+    guess.add_argument("--communication-s", type=float, metavar="T", help="time of communicating alone, in seconds")
     guess.add_argument(
         "--workers", type=options.count, default=1, metavar="N", help="worker threads per rank; default: 1"
     )
     guess.add_argument(
-        "--slices", type=options.count, metavar="S", help="count pipeline fill and drain; slices of the workload"
+        "--slices",
+        type=options.count,
+        metavar="S",
+        help="number of slices; with --compute-s, count the pipeline's fill and drain for them",
     )
-    guess.add_argument("--workload", choices=WORKLOADS, help="simulate it on --machine")
-    guess.add_argument("--machine", metavar="FILE.toml", help="written by `overlap info --measure`, or by hand")
+    guess.add_argument("--workload", choices=WORKLOADS, help="simulate this workload on the machine of --machine")
+    guess.add_argument(
+        "--machine",
+        metavar="FILE.toml",
+        help="description of a machine, written by `overlap info --measure` or by hand",
+    )
     guess.add_argument(
         "--shape",
         nargs=2,
         type=options.count,
         default=(512, 512),
         metavar=("NY", "NX"),
-        help="of a plane; default: 512 512",
-    )
-    guess.add_argument("--dtype", type=options.dtype, help="of real space; default: c16, and f8 for the operation")
-    guess.add_argument(
-        "--ranks", nargs="+", type=options.count, default=[2], help="one number, or several for strong scaling"
+        help="size of a plane; default: 512 512",
     )
     guess.add_argument(
-        "--wait", choices=("off", "block", "poll"), default="poll", help="what the communicator does; default: poll"
+        "--dtype", type=options.dtype, help="data type in real space; default: c16, or f8 for the operation"
     )
-    guess.add_argument("--depth", type=options.count, default=16, help="slices in flight; default: 16")
-    guess.add_argument("--in-flight", type=options.count, help="exchanges under way at once")
-    guess.add_argument("--chunk", type=options.count, help="slices per message; default: the fastest")
-    guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table there")
-    guess.add_argument("--png", metavar="FILE", type=options.output, help="draw it")
+    guess.add_argument(
+        "--ranks",
+        nargs="+",
+        type=options.count,
+        default=[2],
+        help="number of ranks, or several numbers for strong scaling; default: 2",
+    )
+    guess.add_argument(
+        "--wait", choices=("off", "block", "poll"), default="poll", help="how the communicator waits; default: poll"
+    )
+    guess.add_argument("--depth", type=options.count, default=16, help="number of slices in flight; default: 16")
+    guess.add_argument("--in-flight", type=options.count, help="largest number of exchanges in flight")
+    guess.add_argument("--chunk", type=options.count, help="number of slices per message; default: the fastest")
+    guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table to this file")
+    guess.add_argument("--png", metavar="FILE", type=options.output, help="draw the table to this file")
     return parser
 
 

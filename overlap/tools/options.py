@@ -112,18 +112,18 @@ def add_workload(parser: argparse._ActionsContainer, jobs: Mapping[str, Any]) ->
         choices=tuple(jobs),
         help="; ".join(f"{name}: {job.title}{job.detail}" for name, job in jobs.items()),
     )
-    parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
+    parser.add_argument("--dtype", help="data type in real space; default: c16 for transforms, else f8")
 
 
 def add_size(parser: argparse._ActionsContainer) -> None:
     """Add ``--slices`` and ``--shape``."""
-    parser.add_argument("--slices", type=count, help="planes, fields, or points in v; default: 64, 1, 32")
+    parser.add_argument("--slices", type=count, help="number of planes (default: 64), fields (1) or points in v (32)")
     parser.add_argument(
         "--shape",
         nargs="+",
         type=count,
         metavar="N",
-        help="NY NX of a plane (default: 512 512), NZ NY NX of a field, or PLANES NKY NKX of the nonlinear term",
+        help="NY NX of a plane (default: 512 512), NZ NY NX of a field or grid, PLANES NKY NKX of the nonlinear term",
     )
 
 
@@ -135,33 +135,52 @@ def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 
 def add_layout(parser: argparse._ActionsContainer) -> None:
     """Add ``--order``, ``--grid`` and ``--kinds``."""
-    parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
     parser.add_argument(
-        "--grid", nargs=2, type=count, metavar=("P", "Q"), help="of the ranks, for fft3; default: chosen by the plan"
+        "--order", choices=ORDERS, default="natural", help="order of the spectrum's axes; default: natural"
     )
     parser.add_argument(
-        "--kinds", nargs="+", metavar="KIND", help="of transforms along y and x, or z, y and x, such as dct2 c2c r2c"
+        "--grid", nargs=2, type=count, metavar=("P", "Q"), help="grid of ranks, for fft3; default: the plan chooses"
+    )
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        metavar="KIND",
+        help="kinds of the transforms along y and x, or z, y and x, such as dct2 c2c r2c",
     )
 
 
 def add_exchange(parser: argparse._ActionsContainer) -> None:
     """Add ``--exchange``."""
     parser.add_argument(
-        "--exchange", choices=EXCHANGES[1:], help="send doubles as singles; default: numbers travel as they are"
+        "--exchange", choices=EXCHANGES[1:], help="send doubles as singles; default: do not convert numbers"
     )
 
 
 def add_link(parser: argparse._ActionsContainer) -> None:
     """Add ``--link``."""
     parser.add_argument(
-        "--link", type=link, default="shm", help="rate of shaped links, or shm for shared memory (default)"
+        "--link",
+        type=link,
+        default="shm",
+        help="rate of shaped links between the ranks, such as 2gbit, or shm for shared memory (default)",
     )
 
 
 def add_limits(parser: argparse._ActionsContainer) -> None:
     """Add ``--burst`` and ``--deadline``, which hold for each case."""
-    parser.add_argument("--burst", type=count, metavar="BYTES", help="that an idle link lets through at once")
-    parser.add_argument("--deadline", type=seconds, default=launch.DEADLINE_S, metavar="S", help="for each case")
+    parser.add_argument(
+        "--burst",
+        type=count,
+        metavar="BYTES",
+        help="size of the token bucket of a link: an idle link passes this many bytes at once",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=seconds,
+        default=launch.DEADLINE_S,
+        metavar="S",
+        help=f"seconds after which a case is ended; default: {launch.DEADLINE_S:g}",
+    )
 
 
 def add_workers(parser: argparse._ActionsContainer) -> None:

@@ -27,7 +27,7 @@ def add_commands(add: options.Add) -> None:
     measured = add(
         "bench",
         _bench,
-        "measure one job against the model and against others",
+        "measure one job in every way to wait, beside the model and other programs",
         "overlap bench operation --link 2gbit",
         "overlap bench fft3 --shape 256 256 256 --link 4gbit --json fft3.json",
         "overlap bench fft3 --dtype f8 --kinds dct2 c2c r2c",
@@ -39,34 +39,46 @@ def add_commands(add: options.Add) -> None:
     options.add_workers(size)
     _add_ranks(size)
     ffts = measured.add_argument_group(f"for {', '.join(JOBS)}")
-    ffts.add_argument("--wait", choices=MODES, default="auto", help="forced for the automatic plan")
-    for name in ("depth", "chunk", "in-flight"):
-        ffts.add_argument(f"--{name}", type=options.count, help="forced; default: chosen by the plan")
+    ffts.add_argument(
+        "--wait", choices=MODES, default="auto", help="way to wait of the column auto; default: the plan chooses"
+    )
+    for name, words in (
+        ("depth", "number of slices in flight"),
+        ("chunk", "number of slices per message"),
+        ("in-flight", "largest number of exchanges in flight"),
+    ):
+        ffts.add_argument(f"--{name}", type=options.count, help=f"{words}; default: the plan chooses")
     options.add_layout(ffts)
     options.add_exchange(ffts)
-    ffts.add_argument("--calls", type=options.count, help="calls timed as one; default: 1, or 10 of fft3")
-    ffts.add_argument("--peer", choices=("mpi4py-fft",), help="time that library too")
-    ffts.add_argument("--reference", action="store_true", help="time the C + OpenMP program too (in a checkout)")
+    ffts.add_argument(
+        "--calls", type=options.count, help="number of calls that are timed together; default: 1, or 10 for fft3"
+    )
+    ffts.add_argument("--peer", choices=("mpi4py-fft",), help="time this library in the same rounds")
+    ffts.add_argument(
+        "--reference", action="store_true", help="time a C + OpenMP program in the same rounds; needs a checkout"
+    )
     solvers = measured.add_argument_group(f"for {', '.join(SOLVERS)}")
     solvers.add_argument(
         "--matrix",
         choices=MATRICES,
         default=MATRICES[0],
-        help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
-        "(mgcg); default: poisson",
+        help="poisson: 7 points (default); elastic: 3 x 3 blocks at 27 points, for spmv and cg; rock: diffusion with "
+        "coefficients from 1e-5 to 1e5, for mgcg",
     )
     solvers.add_argument(
         "--delay",
         type=options.seconds,
         default=0.0,
         metavar="S",
-        help="also measure iterations of cg in which a sum over all ranks takes so long",
+        help="also measure iterations of cg in which each sum over all ranks takes this many seconds longer",
     )
     how = measured.add_argument_group("links and measurement")
     options.add_link(how)
     options.add_limits(how)
-    how.add_argument("--rounds", type=options.count, help="default: 9, 3 of fft3, 7 of nonlinear")
-    how.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
+    how.add_argument(
+        "--rounds", type=options.count, help="number of rounds; default: 9, or 3 for fft3, 7 for nonlinear"
+    )
+    how.add_argument("--json", metavar="FILE", type=options.output, help="write the report to this file")
 
     tuned = add(
         "tune",
@@ -75,14 +87,16 @@ def add_commands(add: options.Add) -> None:
         "overlap tune operation --link 2gbit --file tuning.json --budget 30",
         "overlap tune fft2 --shape 256 256 --slices 128 --balance",
     )
-    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S", help="time to take; default: 30")
+    tuned.add_argument(
+        "--budget", type=options.seconds, default=30.0, metavar="S", help="seconds to search; default: 30"
+    )
     tuned.add_argument(
         "--file",
         metavar="FILE",
         type=options.output,
         help=f"the tuning file; default: what OVERLAP_TUNING names, else {DEFAULT_FILE}",
     )
-    tuned.add_argument("--balance", action="store_true", help="first find shares that follow the ranks' speeds")
+    tuned.add_argument("--balance", action="store_true", help="first find shares in proportion to the ranks' speeds")
     options.add_workload(tuned, TUNABLE)
     options.add_exchange(tuned)
     options.add_link(tuned)
@@ -90,20 +104,20 @@ def add_commands(add: options.Add) -> None:
     shown = add(
         "demo",
         _demo,
-        "see communication disappear on this machine",
+        "show on this machine how communication is hidden",
         "overlap demo",
         "overlap demo --quick --rates 2gbit --out report",
     )
     shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
-    shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
+    shown.add_argument("--quick", action="store_true", help="measure small sizes, which takes a few seconds")
     shown.add_argument(
         "--rates",
         nargs="*",
         type=options.rate,
         default=["2gbit", "4gbit"],
-        help="of the shaped links; none: shared memory alone",
+        help="rates of the shaped links; without a rate: shared memory alone",
     )
-    shown.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
+    shown.add_argument("--rounds", type=options.count, default=5, help="number of rounds; default: 5")
 
     for command in (tuned, shown):
         options.add_size(command)
@@ -113,7 +127,7 @@ def add_commands(add: options.Add) -> None:
 
 
 def _add_ranks(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--ranks", type=options.count, default=2, help="MPI ranks; default: 2")
+    parser.add_argument("--ranks", type=options.count, default=2, help="number of MPI ranks; default: 2")
 
 
 # --- bench ----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ MATRICES = ("poisson", "elastic", "rock")
 
 @dataclass(frozen=True)
 class SolverJob:
-    """What is measured: its name in words, and the default shape."""
+    """Names what is measured, in words, and gives its default shape."""
 
     title: str
     detail: str
@@ -39,10 +39,14 @@ class SolverJob:
 
 
 SOLVERS = {
-    "halo": SolverJob("7-point sweep", ", shape per rank, --slices planes exchanged", (128, 128, 128)),
-    "spmv": SolverJob("sparse product", ", --matrix, global shape", (64, 64, 64)),
-    "cg": SolverJob("conjugate gradients with Jacobi", ", --matrix, global shape", (64, 64, 64)),
-    "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64)),
+    "halo": SolverJob(
+        "7-point sweep", " (--shape: cells of each rank; --slices: planes that are exchanged)", (128, 128, 128)
+    ),
+    "spmv": SolverJob("sparse product", " (--matrix; --shape: points of all ranks)", (64, 64, 64)),
+    "cg": SolverJob("conjugate gradients with Jacobi", " (--matrix; --shape: points of all ranks)", (64, 64, 64)),
+    "mgcg": SolverJob(
+        "conjugate gradients with multigrid", ", to 1e-8 (--matrix; --shape: cells of all ranks)", (64, 64, 64)
+    ),
 }
 
 

@@ -27,25 +27,41 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     run_parser = add(
         "run",
         _run,
-        "measure a matrix of ranks x workers x waiting modes, on this machine or inside a scheduler's job",
+        "measure a workload with all given numbers of ranks and workers and ways to wait, here or in a scheduler's job",
         "overlap scale run operation --ranks 1 2 4 --json scale.json",
         "srun overlap scale run operation --ranks 2 4 8",
         "overlap scale run cg --matrix elastic --weak --shape 32 32 32 --picture scaling.png",
     )
     run_parser.add_argument(
-        "--ranks", nargs="+", type=options.count, help="default: 1 to the number of cores; in a job, all of its ranks"
+        "--ranks",
+        nargs="+",
+        type=options.count,
+        help="numbers of ranks; default: 1 to the number of cores; in a job, all of its ranks",
     )
-    run_parser.add_argument("--workers", nargs="+", type=options.count, default=[1], help="per rank")
-    run_parser.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
+    run_parser.add_argument(
+        "--workers", nargs="+", type=options.count, default=[1], help="numbers of worker threads per rank; default: 1"
+    )
+    run_parser.add_argument(
+        "--json",
+        metavar="FILE",
+        type=options.output,
+        default="scale.json",
+        help="write the report to this file; default: scale.json",
+    )
     run_parser.add_argument(
         "--matrix",
         choices=MATRICES,
         default=MATRICES[0],
-        help="of a sparse solver, as for `overlap bench`; default: poisson",
+        help="matrix of a sparse solver, as in `overlap bench`; default: poisson",
     )
-    run_parser.add_argument("--weak", action="store_true", help="of a sparse solver: the shape is that of each rank")
     run_parser.add_argument(
-        "--picture", metavar="FILE", type=options.output, help="of a sparse solver: draw time and acceleration"
+        "--weak", action="store_true", help="for a sparse solver: give each rank a grid of --shape (weak scaling)"
+    )
+    run_parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        type=options.output,
+        help="for a sparse solver: draw time and acceleration to this file",
     )
     options.add_link(run_parser)
     options.add_limits(run_parser)
@@ -57,50 +73,66 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "overlap scale submit operation --scheduler slurm --mpi openmpi --nodes 1 2 4 --cores-per-node 48",
         one_rank=True,
     )
-    submit_parser.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
-    submit_parser.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
+    submit_parser.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="scheduler that runs the scripts")
+    submit_parser.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="MPI library that the jobs run under")
     submit_parser.add_argument(
-        "--nodes", nargs="+", type=options.count, required=True, help="one number, or several: a job for each"
+        "--nodes", nargs="+", type=options.count, required=True, help="numbers of nodes: one job for each"
     )
-    submit_parser.add_argument("--ranks-per-node", type=options.count, default=1, help="default: 1")
-    submit_parser.add_argument("--cores-per-node", type=options.count, required=True, help="that a node has")
+    submit_parser.add_argument(
+        "--ranks-per-node", type=options.count, default=1, help="number of ranks on each node; default: 1"
+    )
+    submit_parser.add_argument("--cores-per-node", type=options.count, required=True, help="number of cores of a node")
     submit_parser.add_argument(
         "--dedicated-core", action="store_true", help="leave one core of each rank to its communicator thread"
     )
     submit_parser.add_argument(
-        "--time", default="0:30:00", metavar="H:MM:SS", help="limit of each job; default: 0:30:00"
+        "--time", default="0:30:00", metavar="H:MM:SS", help="time limit of each job; default: 0:30:00"
     )
-    submit_parser.add_argument("--queue", help="partition, queue or resource group")
-    submit_parser.add_argument("--account", help="account, project or group")
+    submit_parser.add_argument("--queue", help="partition, queue or resource group of the jobs")
+    submit_parser.add_argument("--account", help="account, project or group that the jobs belong to")
     submit_parser.add_argument(
-        "--setup", default="", metavar="LINES", help="shell lines before the run, such as module load ..."
+        "--setup", default="", metavar="LINES", help="shell lines that each script runs first, such as module load ..."
     )
-    submit_parser.add_argument("--python", default=sys.executable, help="on the nodes; default: this one")
     submit_parser.add_argument(
-        "--template", metavar="FILE", help="instead of the scheduler's own, for which see `overlap scale template`"
+        "--python", default=sys.executable, help="Python on the nodes; default: the one that runs this command"
     )
-    submit_parser.add_argument("--out", metavar="DIR", default="scale", help="for scripts and reports")
+    submit_parser.add_argument(
+        "--template",
+        metavar="FILE",
+        help="use this template instead of the scheduler's, which `overlap scale template` prints",
+    )
+    submit_parser.add_argument(
+        "--out", metavar="DIR", default="scale", help="folder of scripts and reports; default: scale"
+    )
 
     for command in (run_parser, submit_parser):
         options.add_workload(command, JOBS | (SCALED if command is run_parser else {}))
         options.add_size(command)
-        command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="off always is among them")
-        command.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
-        command.add_argument("--passes", type=options.count, default=1, help="over the whole matrix")
+        command.add_argument(
+            "--modes",
+            nargs="+",
+            choices=MODES,
+            default=list(MODES),
+            help="ways to wait; off is always measured; default: all",
+        )
+        command.add_argument("--rounds", type=options.count, default=5, help="number of rounds; default: 5")
+        command.add_argument(
+            "--passes", type=options.count, default=1, help="how often the whole matrix is measured; default: 1"
+        )
 
     plain = add(
         "template",
         _template,
-        "print a scheduler's template, to be edited",
+        "print the template of a scheduler's job script, for you to edit",
         "overlap scale template slurm > site.sh",
         one_rank=True,
     )
-    plain.add_argument("scheduler", choices=SCHEDULERS, help="whose template")
+    plain.add_argument("scheduler", choices=SCHEDULERS, help="the scheduler")
 
     shown = add(
         "report",
         _report,
-        "merge reports; draw time, acceleration and gain against ranks",
+        "merge reports; draw time, acceleration and gain over the number of ranks",
         "overlap scale report scale/scale-1.json scale/scale-2.json --out figures",
         one_rank=True,
     )
