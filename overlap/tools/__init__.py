@@ -1,1 +1,1 @@
-"""Commands, shaped links, launching, measurements and their reports."""
+"""The command line, shaped links, launched MPI jobs, measurements and their reports."""

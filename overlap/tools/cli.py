@@ -1,7 +1,7 @@
 """The commands: `overlap info | links | bench | tune | cache | demo | scale | trace | predict`.
 
-Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; 141 when nobody
-reads what is printed; of `overlap links`, the command's own.
+Exit status: 0 for success; 1 if the work failed; 2 for invalid arguments; 130 after Ctrl-C; 141 if the reader of the
+output has gone. `overlap links` returns the status of its command.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def _run(argv: list[str], rank: int = 0) -> int:
         status = given.run(given, given.parser) or 0
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # as of `overlap cache show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python writes at its end
+    except BrokenPipeError:  # for instance `overlap cache show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout when it exits
         return UNREAD
     except _FAILURES as error:
         if launch.under_mpi() and isinstance(error, OSError):
-            raise  # of this rank alone
+            raise  # this rank's own error: `_as_rank` aborts the job
         print(f"overlap: error: {error}", file=sys.stderr)
         return 1
 
@@ -101,7 +101,7 @@ def _as_rank(argv: list[str]) -> int:
     try:
         return _run(argv, rank)
     except SystemExit:
-        raise  # arguments, alike on all ranks
+        raise  # from argparse, the same on all ranks
     except BaseException as error:
         if isinstance(error, OSError):
             print(f"overlap: error: {error}", file=sys.__stderr__, flush=True)
@@ -120,7 +120,7 @@ def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
+    """Looks up the version only when it is asked for."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -335,7 +335,7 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _clean() -> int:
-    """Remove segments of dead jobs from this host."""
+    """Remove from this host the segments that dead jobs have left."""
     left = dead_segments.abandoned()
     dead_segments.remove(left)
     for name, nbytes in left.items():

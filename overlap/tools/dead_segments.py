@@ -1,9 +1,9 @@
-"""Shared memory that MPI libraries make under a name, and that ranks which are killed leave behind.
+"""Finds and removes the named shared memory of MPI libraries that killed ranks have left.
 
-A rank that is aborted or killed does not remove its segments (MPICH: 1 MiB and more per rank), and they take
-memory until somebody does. A segment belongs to nobody if no process has it open or mapped: whoever makes or uses one
-has, so those of jobs that run are never touched. That needs to see this user's processes: a folder that is shared
-with another process namespace, as between containers, must not be cleaned from here.
+A rank that is aborted or killed does not remove its segments (MPICH: 1 MiB and more per rank), and they take memory
+until somebody does. A segment is dead if no process has it open or mapped. Every process that makes or uses a segment
+has it open or mapped, so segments of running jobs are never touched. To check this, all processes of this user must be
+visible. Do not clean a folder that is shared with another process namespace, as between containers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
-# A halo's; MPICH's; Open MPI's for messages, before and since 5, for windows, and of its ROMIO; UCX's, of both.
+# In order: halos; MPICH; Open MPI's messages (before and since 5), windows and ROMIO; UCX, which both libraries use.
 NAMES = (
     "overlap_shm_",
     "mpich_shm_",
@@ -28,7 +28,7 @@ NAMES = (
     "osc_ucx.",
     "ucx_shm_posix_",
 )
-_VANISH_S = 0.3  # for ranks to vanish after their launcher, and for one that ends to remove its own
+_VANISH_S = 0.3  # time for ranks to end after their launcher, and to remove their own segments
 
 
 def existing() -> set[str]:
@@ -45,8 +45,8 @@ def existing() -> set[str]:
 def abandoned() -> dict[str, int]:
     """Find the segments that dead jobs of this user have left: their names and bytes.
 
-    Searched twice, a moment apart: a rank that ends unmaps a segment before it removes it, and would fail if we removed
-    it first.
+    The search is made twice, a moment apart: a rank that ends unmaps a segment before it removes it, and would fail if
+    this function removed it first.
     """
     left = _unused(existing())
     if left:
@@ -60,14 +60,14 @@ def abandoned() -> dict[str, int]:
 
 
 def remove(names: Iterable[str]) -> None:
-    """Remove segments; those that are gone already do not matter."""
+    """Remove segments; ignore those that have gone already."""
     for name in names:
         (FOLDER / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def removing_segments() -> Iterator[None]:
-    """Remove the segments that a job leaves which is started and ends in here."""
+    """Remove the segments that a job leaves if it starts and ends inside this `with` block."""
     before = existing()
     try:
         yield
@@ -84,7 +84,8 @@ def removing_segments() -> Iterator[None]:
 def _unused(names: set[str]) -> set[str]:
     """Keep those of the segments that no process has open or mapped.
 
-    Descriptors are read before mappings: who opens a segment maps it before closing it, and is seen in one of the two.
+    Descriptors are read before mappings: a process maps a segment before it closes its descriptor, so it is seen in one
+    of the two.
     """
     if not names:
         return set()
@@ -92,7 +93,7 @@ def _unused(names: set[str]) -> set[str]:
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
-        with suppress(OSError):  # it ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):
                     used.add(os.readlink(descriptor).rpartition("/")[2])

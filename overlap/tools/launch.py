@@ -1,13 +1,13 @@
-"""Starting MPI ranks on this machine, on its shared memory or on shaped links.
+"""Starts MPI ranks on this machine, in shared memory or on shaped links.
 
-Policy. `run_ranks` starts the launcher that belongs to this Python, in a session of its own, reads
-what the ranks print, line by line, and returns when all of it has ended. Every rank comes to life
-as this file (`enter`), which pins itself to its cores before anything makes a thread, and becomes
-the command. Only `run_ranks` handles signals: the ranks do not get the terminal's Ctrl-C.
+`run_ranks` starts the launcher that belongs to this Python, in a session of its own. It reads the output of the ranks
+line by line, and returns when the whole job has ended. Every rank starts as this file (`_enter`), pins itself to its
+cores before anything makes a thread, and then becomes the command. Only `run_ranks` handles signals: the ranks do not
+get the terminal's Ctrl-C.
 
-Nothing outlives the caller: the launcher asks the kernel for a signal when its parent dies, its
-proxies end when it does, and each rank asks for one for the death of its proxy. On shaped links
-`overlap.tools.links` does the same with namespaces. Shared memory that aborted ranks leave is removed (`segments`).
+Nothing outlives the caller: the launcher asks the kernel for a signal when its parent dies, its proxies end with the
+launcher, and each rank asks for a signal when its proxy dies. On shaped links `overlap.tools.links` does the same with
+namespaces. Shared memory that aborted ranks leave is removed (`dead_segments`).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-if __name__ != "__main__":  # a rank has no package around it
+if __name__ != "__main__":  # a rank runs this file alone, outside of the package
     from ..interrupts import held_signals
     from . import links, signals
     from .dead_segments import removing_segments
 
-DEADLINE_PASSED = 124  # as timeout(1), and as links.run
+DEADLINE_PASSED = 124  # the same as timeout(1) and links.run
 DEADLINE_S = 600.0
-_MARK = "@overlap "  # begins a line that holds an event
+_MARK = "@overlap "  # beginning of a line that contains an event
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_GRACE_S = 5.0  # for the launcher to end its ranks
+_GRACE_S = 5.0  # time that the launcher has to end its ranks
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-# What mpi4py is to ask MPI for, where this library starts it and the user has not chosen: one thread talks to
-# MPI at a time. mpi4py's own default, multiple, costs MPICH 6 to 10 times in latency.
+# The thread level that mpi4py asks MPI for if this library starts MPI and the user has not chosen: one thread talks to
+# MPI at a time. mpi4py's default, multiple, makes the latency of MPICH 6 to 10 times as long.
 THREAD_LEVEL = "MPI4PY_RC_THREAD_LEVEL", "serialized"
 
 
 class LaunchError(RuntimeError):
-    """The ranks cannot be started; the message says why."""
+    """Raised if ranks cannot be started; the message says why."""
 
 
 def under_mpi(environ: Mapping[str, str] = os.environ) -> bool:
@@ -63,7 +63,7 @@ def under_mpi(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def find_mpiexec() -> str:
-    """Find the launcher: beside this Python, else on PATH.
+    """Find the launcher: the one beside this Python, else the first on PATH.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def find_mpiexec() -> str:
     Raises
     ------
     LaunchError
-        There is none.
+        There is no launcher.
     """
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
@@ -82,7 +82,7 @@ def find_mpiexec() -> str:
 
 
 def core_sets(ranks: int, workers: int, available: Iterable[int]) -> list[list[int]]:
-    """Deal out cores: `workers` to each rank, fewer where there are not enough.
+    """Divide the cores among the ranks: `workers` each, or fewer if there are not enough.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def core_sets(ranks: int, workers: int, available: Iterable[int]) -> list[list[i
     Returns
     -------
     list of list of int
-        One per rank; empty where the ranks outnumber the cores, so that nothing is pinned.
+        One list per rank; an empty list if there are more ranks than cores, so that no rank is pinned.
     """
     available = sorted(available)
     each = min(workers, len(available) // ranks)
@@ -112,8 +112,8 @@ def run_ranks(
 ) -> int:
     """Run a command as MPI ranks on this machine, each pinned to cores of its own.
 
-    Call it from the main thread. On an exception, KeyboardInterrupt included, everything has
-    ended before the exception leaves; SIGTERM and SIGHUP raise one (`signals.ending_by_exception`).
+    Call it from the main thread. If an exception is raised, KeyboardInterrupt included, the job ends before the
+    exception leaves this function. SIGTERM and SIGHUP raise one, too (`signals.ending_by_exception`).
 
     Parameters
     ----------
@@ -122,18 +122,18 @@ def run_ranks(
     workers : int
         Cores per rank.
     link : str, optional
-        Rate of shaped links, such as ``"2gbit"``, with one host per rank; shared memory without.
+        Rate of shaped links, such as ``"2gbit"``, with one host per rank; without it ranks use shared memory.
     burst : int, optional
         Bytes that an idle link lets through at once (`links.run` has a default).
     deadline_s : float, optional
-        Seconds after which everything is ended; `DEADLINE_S` by default.
+        Seconds after which the job is ended; `DEADLINE_S` by default.
     on_line : callable
         Called with each line that a rank prints.
 
     Returns
     -------
     int
-        The launcher's exit status; `DEADLINE_PASSED` when the deadline passed.
+        The launcher's exit status; `DEADLINE_PASSED` if the deadline has passed.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def run_ranks(
     deadline_s = DEADLINE_S if deadline_s is None else deadline_s
     cores = core_sets(ranks, workers, os.sched_getaffinity(0))
     command = [sys.executable, "-IS", __file__, "enter", json.dumps(cores), *command]
-    # Explicitly ours: an MPI library in this process may have added to the C environment.
+    # Pass Python's environment: an MPI library in this process may have changed the C environment.
     environ = signals.UCX_SETTINGS | {
         "PYTHONPATH": os.pathsep.join(
             filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
@@ -161,7 +161,7 @@ def run_ranks(
         with removing_segments():
             process = None
             try:
-                with held_signals():  # Python drops what a handler raises in the functions of a fork
+                with held_signals():  # Python drops exceptions that handlers raise inside its fork functions
                     process = subprocess.Popen(
                         [*_launcher(), "-n", str(ranks), *command],
                         env=os.environ | environ,
@@ -182,12 +182,13 @@ def run_ranks(
 
 
 def tell(event: object) -> None:
-    """Print an event, of what JSON can hold, for `listening` in the process that started the ranks."""
+    """Print an event as JSON, for `listening` in the process that started the ranks."""
     print(_MARK + json.dumps(event), flush=True)
 
 
 def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
-    """Make what `run_ranks` calls with each line: events go to `on_event`, the rest to standard error."""
+    """Make the function that `run_ranks` calls with each line: it passes events to `on_event` and prints other lines to
+    standard error."""
 
     def on_line(line: str) -> None:
         if line.startswith(_MARK):
@@ -202,7 +203,7 @@ def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
 
 
 def _launcher() -> list[str]:
-    """Find the launcher with the options that its make needs."""
+    """Return the launcher with the options that its MPI library needs."""
     mpiexec = find_mpiexec()
     try:
         version = subprocess.run(
@@ -215,7 +216,7 @@ def _launcher() -> list[str]:
         ).stdout
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{mpiexec} --version: expected an answer within 60 s") from None
-    if "HYDRA" in version:  # no job scheduler's hosts, no ssh: this machine
+    if "HYDRA" in version:  # use this machine alone: no hosts of a job scheduler, no ssh
         return [mpiexec, "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1"]
     if "open-mpi" in version.lower() or "open mpi" in version.lower():
         return [mpiexec, "--oversubscribe", "--bind-to", "none"]
@@ -224,7 +225,7 @@ def _launcher() -> list[str]:
 
 @contextmanager
 def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
-    """Return a file descriptor; a thread hands what is written to it to `on_line`, line by line."""
+    """Return a file descriptor; a thread passes everything written to it to `on_line`, line by line."""
     read_end, write_end = os.pipe()
     raised: list[Exception] = []
 
@@ -233,7 +234,7 @@ def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
             for line in lines:
                 try:
                     on_line(line.rstrip("\n"))
-                except Exception as error:  # keep reading, or the ranks block on the pipe
+                except Exception as error:  # read on: ranks would block on a full pipe
                     raised.append(error)
 
     reader = threading.Thread(target=read, daemon=True, name="reader of the ranks' output")
@@ -248,12 +249,12 @@ def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher, which ends its ranks, and whatever is left of its process group."""
+    """End the launcher, which ends its ranks, and then all that is left of its process group."""
     if process.returncode is not None:
         return
     process.terminate()
     limit_s = time.monotonic() + _GRACE_S
-    # WNOWAIT keeps its number from being given to anyone else until the group is dealt with.
+    # With WNOWAIT the process number is not given to another process before the group has been ended.
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < limit_s:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""Shaped links: a command as MPI ranks on several pretended hosts of one machine.
+"""Shaped links: runs a command as MPI ranks on several simulated hosts of one machine.
 
 Between ranks on one machine an all-to-all is a memcpy, and there is nothing to hide. Here each
 host gets a link of a chosen rate, so that MPI has to communicate for real.
 
-Policy. `run` starts one process that leaves the user's network, mounts, processes and, unless it is root already, user
-behind (`_make`), and becomes the parent of all processes in there:
+`run` starts one process (`_make`) in new namespaces for network, mounts, processes and, unless it is root already,
+users. It is the parent of all processes in the namespaces:
 
     run ── _make ── _init, process 1 of the new namespaces: makes the links, starts the launcher
            (waits)    └─ mpiexec ─ one proxy per host ─ one `_enter` per rank ─ the command
@@ -12,12 +12,12 @@ behind (`_make`), and becomes the parent of all processes in there:
 In the namespaces is a bridge, and per host a network namespace with one veth pair to the bridge,
 with a token bucket (`tbf`) where packets leave the host. From three hosts on there is a second
 bucket where they leave the bridge, so that several senders cannot exceed one receiver's link.
-The launcher and its proxies talk over the loopback device: no control traffic on the links.
+The launcher and its proxies talk over the loopback device, so the links carry no control traffic.
 `_enter` moves one rank into its host, names the host `h0`, `h1`, ..., pins the rank to a core
 and becomes the command. Ranks of one host share memory, as on a cluster.
 
-Nothing is ever taken down by name. Process 1 dies with its parents, whatever ends them, and the
-kernel then kills what is left in there and drops interfaces, mounts and shared memory.
+Nothing is removed by name. Process 1 dies with its parents, whatever ends them. The kernel then kills the remaining
+processes of the namespaces, and drops interfaces, mounts and shared memory.
 
 Traps.
 
@@ -25,13 +25,14 @@ Traps.
   hidden communication. The burst must be small against one message, yet hold one packet as the
   kernel hands it over (64 KiB), or the kernel cuts every packet up, and wakes for each piece:
   with bursts of 24 KiB at 4 Gbit/s that took the whole core, and left nothing to hide behind.
-* A named network namespace is deleted asynchronously, and its interfaces live on: no names here.
+* A network namespace with a name is deleted asynchronously, and its interfaces live on. So namespaces have no names
+  here.
 * `netem` is missing from many kernels; `tbf` is in most.
-* TCP must not add a rate of its own: BBR, a default here and there, paces long messages to 85 %
-  of the link, and after an idle time TCP starts slowly. Reno, which every kernel has, does
-  neither on a link that drops nothing, once the slow start is switched off.
-* Open MPI's launcher must reach its ranks over the network of their own host, and cannot;
-  MPICH's gives each rank an open pipe, which works from any namespace.
+* TCP must not limit the rate itself. BBR, the default on some systems, paces long messages to 85 % of the link, and
+  after an idle time TCP starts slowly. Reno, which every kernel has, does neither on a link that drops nothing, if the
+  slow start is switched off.
+* Open MPI's launcher talks to its ranks over the network, which cannot reach them in their namespaces. MPICH's launcher
+  gives each rank an open pipe, which works from any namespace.
 * The kernel sends the parent-death signal when the *thread* that made the process ends: call
   `run` from a thread that stays until `run` returns (it does by itself).
 """
@@ -55,7 +56,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-if __name__ != "__main__":  # the processes in the namespaces have no package around them
+if __name__ != "__main__":  # the processes in the namespaces run this file alone, outside of the package
     from ..errors import LinksUnavailable
     from . import signals, slow
 
@@ -71,11 +72,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 BURST = 66 * 1024  # bytes that an idle link lets through at once, by default: one packet
 _UNITS = {"": 1, "b": 1, "k": 1e3, "m": 1e6, "g": 1e9}
-_DEADLINE_PASSED = 124  # as timeout(1)
+_DEADLINE_PASSED = 124  # the same as timeout(1)
 _MAX_RATE = 8 * (2**32 - 1)  # tbf counts bytes per second in 32 bits
-_QUEUE_BYTES = 4 << 20  # what a link holds before it drops packets
+_QUEUE_BYTES = 4 << 20  # length of a link's queue, beyond which packets are dropped
 _FABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
-_LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")  # of a job that we are part of
+_LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")  # set if this process is part of an MPI job
 
 
 # ---- the public side: runs in the caller's process ------------------------------------------
@@ -158,9 +159,9 @@ def run(
 ) -> int:
     """Run a command as MPI ranks (MPICH, over TCP) on hosts joined by shaped links.
 
-    The command reads no standard input. A signal that ends this process, SIGKILL included, ends
-    the command too; on an exception, KeyboardInterrupt included, it has ended before `run` does.
-    SIGTERM and SIGHUP raise one (`signals.ending_by_exception`).
+    The command reads no standard input. A signal that ends this process, SIGKILL included, ends the command too. If an
+    exception is raised, KeyboardInterrupt included, the command ends before the exception leaves `run`. SIGTERM and
+    SIGHUP raise one, too (`signals.ending_by_exception`).
 
     Parameters
     ----------
@@ -183,24 +184,23 @@ def run(
         The share that each slow rank keeps of its core's time: competitors take the rest (`slow`). A
         line on standard error tells what was measured of each.
     deadline_s : float, optional
-        Seconds after which everything is ended; by default the command takes what it takes.
+        Seconds after which everything is ended; no limit by default.
     env : dict, optional
-        Environment variables to set, above this process's own and above those that choose MPI's
-        network.
+        Environment variables to set, in addition to this process's own and to those that choose MPI's network.
     stdout : file or file descriptor, optional
-        Where standard output of all ranks goes instead of this process's own.
+        Standard output of all ranks; by default that of this process.
 
     Returns
     -------
     int
-        The launcher's exit status, which is the command's; 124 when the deadline passed.
+        The launcher's exit status, which is the command's; 124 if the deadline has passed.
 
     Raises
     ------
     overlap.errors.LinksUnavailable
-        If namespaces or links cannot be made here.
+        Namespaces or links cannot be made here.
     ValueError
-        If an argument makes no sense.
+        An argument is out of its range.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def _run(
     status_r, status_w = os.pipe()
     spec |= dict(status_fd=status_w, parent=os.getpid(), uid=os.geteuid(), gid=os.getegid())
     try:
-        outer = subprocess.Popen(  # in a session of its own: Ctrl-C is for this process
+        outer = subprocess.Popen(  # in a session of its own, so that Ctrl-C reaches this process only
             [sys.executable, "-P", __file__, "make", json.dumps(spec)],
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -268,7 +268,7 @@ def _run(
         status = open(status_r, encoding="utf-8", errors="replace")  # noqa: SIM115 (below)
     try:
         with status:
-            reason = status.read()  # ends when the links are made, or could not be
+            reason = status.read()  # returns when the links have been made or making them has failed
         if reason:
             raise LinksUnavailable(f"shaped links cannot be made here: {reason}")
         return outer.wait(deadline_s)
@@ -283,7 +283,7 @@ def _run(
 
 
 def _call(name: str, *args: Any) -> None:
-    """Call a function of the C library; raise OSError, named after it, when it fails."""
+    """Call a function of the C library; if it fails, raise an OSError that names it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*args) < 0:
         code = ctypes.get_errno()
@@ -294,27 +294,27 @@ def _make(spec: dict[str, Any]) -> int:
     """Unshare, fork process 1 of the new namespaces, and wait for it."""
     everything = _NEWNS | _NEWPID | _NEWNET
     try:
-        _call("unshare", everything)  # root needs no other user, and keeps its files
+        _call("unshare", everything)  # root needs no user namespace, and keeps its files
     except PermissionError:
         _call("unshare", everything | _NEWUSER)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {spec['uid']} 1")
         Path("/proc/self/gid_map").write_text(f"0 {spec['gid']} 1")
-    # After the change of user, which may clear it.
+    # Set after the change of user, which may clear it.
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != spec["parent"]:
-        return 1  # it died before that
+        return 1  # the parent died before the signal was requested
     alive_r, alive_w = os.pipe()
     init = os.fork()
     if init == 0:
         os.close(alive_w)
         _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if select.select([alive_r], [], [], 0)[0]:
-            os._exit(1)  # likewise
+            os._exit(1)  # the same
         os._exit(_reporting(_init, spec))
     os.close(spec["status_fd"])
-    # Killing process 1 kills all the others, and it is gone only after them. WNOWAIT keeps its
-    # number from being given to anyone else while the handler may still use it.
+    # Killing process 1 kills all the others; it ends only after them. With WNOWAIT its number is not given to another
+    # process while the handler may still use it.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
     os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -322,7 +322,7 @@ def _make(spec: dict[str, Any]) -> int:
 
 
 def _reporting(step: Callable[[dict[str, Any]], int], spec: dict[str, Any]) -> int:
-    """Return the step's exit status; when it raises, tell `run` why through the status pipe."""
+    """Return the step's exit status; if it raises, report the reason to `run` through the status pipe."""
     try:
         return step(spec)
     except Exception as error:
@@ -341,7 +341,7 @@ def _reporting(step: Callable[[dict[str, Any]], int], spec: dict[str, Any]) -> i
 
 def _init(spec: dict[str, Any]) -> int:
     _mount(spec["hosts"])
-    me = os.readlink("/proc/self")  # not 1 where /proc could not be mounted
+    me = os.readlink("/proc/self")  # not 1 if /proc could not be mounted
     inside = dict(
         cpus=spec["cpus"],
         ranks_per_host=spec["ranks"] // spec["hosts"],
@@ -380,7 +380,8 @@ def _init(spec: dict[str, Any]) -> int:
 
 
 def _slow_down(spec: dict[str, Any]) -> None:
-    """Have competitors on the cores of slow ranks, which end with this process, and say what they leave."""
+    """Start competitors on the cores of slow ranks, which end with this process, and report the shares that they
+    leave."""
     if spec["shares"]:
         slow = runpy.run_path(spec["slow"])
         shares = dict(spec["shares"])
@@ -403,13 +404,13 @@ def _mount(hosts: int) -> None:
     names = Path("/dev/shm/hosts")
     names.write_text("127.0.0.1 localhost\n" + "".join(f"{_address(host)} h{host}\n" for host in range(hosts)))
     for args in ((str(names).encode(), b"/etc/hosts", None, _MS_BIND, None), (b"proc", b"/proc", b"proc", 0, None)):
-        with suppress(OSError):  # a container may refuse it; then /proc shows the outer process numbers
+        with suppress(OSError):  # a container may refuse; /proc then shows the outer process numbers
             _call("mount", *args)
     names.unlink()
 
 
 def _set_tcp() -> None:
-    """Make TCP in this network the same on every machine, if /proc/sys can be written."""
+    """Give TCP in this network the same settings on every machine, if /proc/sys can be written."""
     settings = Path("/proc/sys/net/ipv4")
     try:
         (settings / "tcp_congestion_control").write_text("reno")
@@ -423,7 +424,7 @@ def _make_links(spec: dict[str, Any]) -> list[int]:
     try:
         from pyroute2 import IPRoute
     except ImportError as error:
-        if error.name != "pyroute2":  # it is here, and something that it needs is not
+        if error.name != "pyroute2":  # pyroute2 is installed, but lacks a package
             raise ImportError(f"pyroute2 cannot be imported: {error}") from None
         raise ImportError(f"pyroute2 is missing ({error}); pip install pyroute2") from None
 
@@ -488,12 +489,12 @@ def _enter(inside: dict[str, Any], command: list[str]) -> None:
     _call("sethostname", name, len(name))
     if inside["cpus"]:
         os.sched_setaffinity(0, [inside["cpus"][rank % len(inside["cpus"])]])
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec keeps that
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores this signal, and exec would keep it ignored
     try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell does
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # the statuses of a shell
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Arguments that several commands take: their types, and those of what is measured."""
+"""Arguments that several commands take, and the functions that read their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELP_WIDTH = 78
 
 
 class Add(Protocol):
-    """Adds a command: its name, what runs it, its help, examples, and further values of the parsed arguments."""
+    """Adds a command: its name, the function that runs it, its help text, examples, and default values."""
 
     def __call__(
         self, name: str, run: Callable[..., int | None] | None, words: str, *examples: str, **defaults: Any
@@ -26,9 +26,10 @@ class Add(Protocol):
 
 
 def adder(commands: Any) -> Add:
-    """Make what adds commands to the subparsers of a parser.
+    """Make the function that adds commands to the subparsers of a parser.
 
-    A command's parser is among its defaults, as ``parser``: errors that it finds later show its usage.
+    The command's parser is among its defaults, as ``parser``, so that errors which the command finds later show its
+    usage.
     """
 
     def add(
@@ -39,7 +40,7 @@ def adder(commands: Any) -> Add:
             help=words,
             description=fill(words, HELP_WIDTH),
             epilog="\n  ".join(["examples:" if len(examples) > 1 else "example:", *examples]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves the examples' lines alone
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the lines of the examples
         )
         command.set_defaults(run=run, parser=command, **defaults)
         return command
@@ -56,14 +57,14 @@ def count(text: str) -> int:
 
 
 def dtype(text: str) -> str:
-    """Check a data type of real space; it stays text."""
+    """Check the name of a data type of real space; return it as text."""
     if problem := dtype_problem(text):
         raise argparse.ArgumentTypeError(problem)
     return text
 
 
 def output(text: str) -> str:
-    """Check, before anything is measured, that a file can be written; its name stays text."""
+    """Check before anything is measured that a file can be written; return its name."""
     if problem := files.unwritable(text):
         raise argparse.ArgumentTypeError(f"cannot write {text}: {problem}")
     return text
@@ -86,13 +87,13 @@ def speed(text: str) -> float:
 
 
 def slow_rank(text: str) -> tuple[int, float]:
-    """Read a rank and the share of its core that it keeps, ``RANK:SHARE``."""
+    """Read ``RANK:SHARE``, a rank and the share of its core that it keeps."""
     rank, _, share = text.partition(":")
     return int(rank), float(share)
 
 
 def rate(text: str) -> str:
-    """Check a link's rate, as `links.parse_rate` reads it; it stays text."""
+    """Check a link's rate, in the format of `links.parse_rate`; return it as text."""
     try:
         links.parse_rate(text)
     except ValueError as error:
@@ -101,7 +102,7 @@ def rate(text: str) -> str:
 
 
 def link(text: str) -> str | None:
-    """Check a rate, or "shm" for none: shared memory."""
+    """Check a link's rate; return None for "shm", shared memory."""
     return None if text == "shm" else rate(text)
 
 
@@ -128,7 +129,7 @@ def add_size(parser: argparse._ActionsContainer) -> None:
 
 
 def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """End with an error where ``--shape`` is not that of a grid for halos and sparse solvers."""
+    """End with an error if ``--shape`` is not the shape of a grid for halos and sparse solvers."""
     if given.shape is not None and (len(given.shape) != 3 or min(given.shape) < 3):
         parser.error(f"--shape: expected three numbers >= 3 with workload {given.workload}, received {given.shape}")
 
@@ -167,7 +168,7 @@ def add_link(parser: argparse._ActionsContainer) -> None:
 
 
 def add_limits(parser: argparse._ActionsContainer) -> None:
-    """Add ``--burst`` and ``--deadline``, which hold for each case."""
+    """Add ``--burst`` and ``--deadline``, which apply to each case."""
     parser.add_argument(
         "--burst",
         type=count,

@@ -1,4 +1,4 @@
-"""Writing matplotlib's figures to files."""
+"""Writes matplotlib's figures to files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .. import files
 
 
 def save(figure: Any, path: str | os.PathLike[str], dpi: int = 130) -> None:
-    """Write a `matplotlib.figure.Figure` to a file, whole or not at all; the suffix chooses the format, or it is PNG.
+    """Write a `matplotlib.figure.Figure` to a file, whole or not at all; the suffix chooses the format, by default PNG.
 
     Raises
     ------
     ValueError
-        Matplotlib knows no format of that suffix.
+        Matplotlib has no format for the suffix.
     OSError
         The file cannot be written.
     """

@@ -1,7 +1,4 @@
-"""`overlap predict`: what the model says of times, and what a simulation says of a job.
-
-The machine need not be here: a file describes it.
-"""
+"""`overlap predict`: applies the timing model to given times, or simulates a job on a machine that a file describes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ..timing.simulate import Machine, Options, Prediction, Program, Workload, p
 from . import picture
 from .bench.table import markdown
 
-CHUNKS = tuple(2**k for k in range(11))  # tried where the slices per message are not given
+CHUNKS = tuple(2**k for k in range(11))  # numbers of slices per message that are tried if none is given
 
 
 # --- closed forms ---------------------------------------------------------------------------------
@@ -34,7 +31,7 @@ def closed_forms(
     measured: Mapping[str, float | None] | None = None,
     width: int = 120,
 ) -> list[str]:
-    """Show the model's values, line by line.
+    """Print the model's values, line by line.
 
     Parameters
     ----------
@@ -42,11 +39,11 @@ def closed_forms(
         Seconds.
     workers : int
     slices : int or None
-        Counts pipeline fill and drain, if given.
+        Number of slices; if given, the pipeline's fill and drain are counted.
     measured : dict, optional
         Seconds of ``"off"``, ``"block"`` and ``"poll"``.
     width : int
-        Characters per line; what does not fit goes on below, indented.
+        Characters per line; longer lines are wrapped and indented.
     """
     rows = [
         ("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
@@ -86,7 +83,7 @@ def closed_forms(
 
 
 def _fitted(words: str, values: Sequence[str], width: int) -> list[str]:
-    """Words and values in one line, or, where that is too long, in a line each."""
+    """Put words and values into one line, or into one line each if that would be too long."""
     line = f"{words:34} " + "  ".join(values)
     return [line] if len(line) <= width else [words, *(f"  {' '.join(value.split())}" for value in values)]
 
@@ -116,7 +113,7 @@ def write_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike
 
 
 def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Draw several cases' `form_values` as bars, with what was measured beside them."""
+    """Draw several cases' `form_values` as bars, beside the measured times."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1.2 + 1.3 * len(values)), layout="constrained")
@@ -138,7 +135,7 @@ def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One number of ranks of a strong scaling; times in seconds.
+    """Simulated times for one number of ranks, in seconds.
 
     Attributes
     ----------
@@ -146,12 +143,12 @@ class Row:
     compute_s, communication_s : float
         C and T.
     off_s, wall_s : float
-        Simulated without overlap (C + T with several workers; its own best slices per message)
-        and with it.
+        Simulated times without overlap (C + T with several workers, with the best number of slices per message for it)
+        and with overlap.
     block_s, bound_s : float
         The model's max(C + T/N, T) and max(C, T).
     limit : str
-        What takes most of the longer of C and T.
+        The largest part of the longer of C and T.
     """
 
     ranks: int
@@ -167,7 +164,7 @@ class Row:
 
     @property
     def gain(self) -> float:
-        """Return how many times faster than without overlap."""
+        """Return the time without overlap over that with it."""
         return self.off_s / self.wall_s
 
 
@@ -195,7 +192,7 @@ def strong_scaling(
     chunk : int, optional
         Slices per message; by default the power of two with the smallest simulated time.
     compute_s : float, optional
-        C, if it is known and there is one number of ranks.
+        Measured C, if it is known; allowed with one number of ranks only.
 
     Returns
     -------
@@ -247,7 +244,7 @@ def _row(
 
 
 def _limit(program: Program, workload: Workload, machine: Machine, options: Options, prediction: Prediction) -> str:
-    """Say in words what takes most of the longer of C and T."""
+    """Name the largest part of the longer of C and T, in words."""
     limit = "computing"
     if prediction.communication_s > prediction.compute_s:
         transfers = [transfer for slice_ in program.transfers for transfer in slice_]
@@ -308,12 +305,12 @@ def write_json(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 
 
 def draw(series: Mapping[str, Sequence[Row]], path: str | os.PathLike[str], title: str = "") -> None:
-    """Draw time and gain against ranks.
+    """Draw time and gain over the number of ranks.
 
     Parameters
     ----------
     series : dict
-        Name to list of `Row`; C + T and the bound are those of the first one.
+        Lists of `Row` by name; C + T and the bound are drawn for the first one.
     path : str
     title : str
     """

@@ -1,9 +1,8 @@
-"""Signals that end a command.
+"""Handles signals that end a command.
 
-SIGTERM and SIGHUP (a terminal that is closed) are one thing here: the command ends, and with it all that
-it started. Two things stand in the way. Left alone, they end a Python process at once, which then ends
-nothing else; and UCX, which MPI libraries load, takes SIGHUP for itself and does nothing with it, unless
-`UCX_SETTINGS` are in the environment before it is loaded.
+After SIGTERM or SIGHUP (a terminal was closed) a command ends with all processes that it started. Without a handler
+these signals end a Python process at once, and its children go on. Moreover UCX, which MPI libraries load, installs a
+handler for SIGHUP that does nothing, unless `UCX_SETTINGS` are in the environment before it is loaded.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from contextlib import contextmanager
 from typing import Any
 
 UCX_SETTINGS = {"UCX_DEBUG_SIGNO": "0"}
-_SAME_S = 5.0  # a closed terminal is signalled twice, by the kernel and by the shell
+_SAME_S = 5.0  # when a terminal is closed, the kernel and the shell both send the signal
 
 
 def send_dropped_again() -> None:
-    """Send signals again whose exceptions Python has dropped, in this process from now on."""
+    """From now on, send a signal to this process again if Python has dropped the exception of its handler."""
 
     def again(dropped: sys.UnraisableHookArgs, printed: Any = sys.unraisablehook) -> None:
         error = dropped.exc_value
         number: int
         if isinstance(error, KeyboardInterrupt):
-            number, delay_s = signal.SIGINT, 0.01  # not in this function, which may raise no more than those
+            number, delay_s = signal.SIGINT, 0.01  # looked up here: the function below must not raise
         elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
             number, delay_s = error.code - 128, _SAME_S
         else:
@@ -45,8 +44,8 @@ def send_dropped_again() -> None:
 def ending_by_exception() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `SystemExit` in the main thread, as Ctrl-C raises KeyboardInterrupt.
 
-    A signal that is ignored (`nohup`) or that has a handler of the program's own stays as it is. In other
-    threads this does nothing. A signal that follows another within seconds is taken for the same.
+    Signals that are ignored (`nohup`) or have a handler of the program keep it. In other threads than the main thread
+    this does nothing. A second signal within seconds counts as the same.
 
     Raises
     ------
@@ -64,7 +63,7 @@ def ending_by_exception() -> Iterator[None]:
             raised_s = time.monotonic()
             raise SystemExit(128 + number)
 
-    # What Python knows: a handler that a library made is not among it, and is replaced.
+    # Python's own record of handlers: a handler that a library installed in C is not in it, and is replaced.
     ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in ours:
         signal.signal(number, end)

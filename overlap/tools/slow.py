@@ -1,11 +1,11 @@
-"""Slow ranks: processes that take a part of a rank's core time, and a measurement of how much is left.
+"""Makes ranks slow: processes take a part of a rank's core time, and the rest is measured.
 
 A competitor computes in bursts of some tens of microseconds. After each burst it compares the processor time that it
 has had with the clock. So its share is right over half a millisecond, whatever the kernel's scheduler does and
 whichever other processes run. (Bursts must be short: ranks that synchronize a few times in a millisecond would wait for
-long bursts, which a slow processor does not have.) If it is allowed to, a competitor runs at the highest priority, so
-that it starts at once; otherwise there are as many competitors as are due this share among processes of equal priority.
-It takes a share of the time, also while the rank waits.
+long bursts, as they would not on a slow processor.) A competitor runs at the highest priority if it may, so that it
+starts at once. Otherwise as many competitors start as get this share among processes of equal priority. A competitor
+takes its share also while the rank waits.
 
 `overlap links` starts them in its namespaces, where they end with everything else. This file is also the program that
 they run.
@@ -23,15 +23,15 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-LEAST = 0.05  # share of a core that a rank keeps, at least
-_PERIOD_S = 0.0001  # of bursts and pauses
-_MOST_BEHIND_S = 0.05  # a competitor that did not run for longer does not make up for all of it
+LEAST = 0.05  # smallest share of a core that a rank keeps
+_PERIOD_S = 0.0001  # length of a burst and a pause
+_MOST_BEHIND_S = 0.05  # the largest lag that a competitor makes up for after it could not run
 _LOOK_S = 0.4  # how long a core is measured
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 
 
 def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
-    """Return what is wrong with the shares of their cores that some ranks shall keep, or None."""
+    """Return what is wrong with the shares that slow ranks are to keep, or None."""
     for rank, share in shares.items():
         if not 0 <= rank < ranks or not LEAST <= share <= 1:
             return (
@@ -45,7 +45,7 @@ def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | Non
 
 
 def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str]:
-    """Start competitors, and measure what they leave.
+    """Start competitors, and measure the shares that they leave.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
         competitors += [_started("compete", cores[rank], taken / count) for _ in range(count)]
     for competitor in competitors:
         assert competitor.stdout is not None  # a pipe
-        competitor.stdout.readline()  # it has begun
+        competitor.stdout.readline()  # the competitor has begun
     after = _measured(cores)
     return [
         f"rank {rank} keeps {share:.3f} of core {cores[rank]}: measured {after[rank] / before[rank]:.3f}"
@@ -74,7 +74,7 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
 
 
 def _measured(cores: Mapping[int, int]) -> dict[int, float]:
-    """Measure the share of its time that one more process gets of each core, all at once."""
+    """Measure the share of each core that one more process gets, on all cores at the same time."""
     looking = {rank: _started("look", core, _LOOK_S) for rank, core in cores.items()}
     return {rank: float(process.communicate()[0]) for rank, process in looking.items()}
 
@@ -91,7 +91,7 @@ def _started(what: str, core: int, number: float) -> subprocess.Popen[bytes]:
 
 
 def _compete(taken: float) -> None:
-    """Take that share of the core's time, until killed."""
+    """Take a share of the core's time until the process is killed."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     print(flush=True)
@@ -118,8 +118,8 @@ def _look(seconds: float) -> None:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # or each pause is up to 50 us longer
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # without this, each pause is up to 50 us longer
     if os.getppid() != int(sys.argv[4]):
-        sys.exit(1)  # who started it died before that
+        sys.exit(1)  # the parent has died already
     os.sched_setaffinity(0, [int(sys.argv[2])])
     {"compete": _compete, "look": _look}[sys.argv[1]](float(sys.argv[3]))

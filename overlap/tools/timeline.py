@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..runtime.trace import KINDS, Span, display_order
 from . import picture
 
-# Okabe-Ito blue and orange: apart for every common colour blindness, and in grey.
+# Okabe-Ito blue and orange, which differ for every common colour blindness and in grey.
 _COLOURS = {"compute": "#0072B2", "communicate": "#E69F00"}
 _CHROME_COLOURS = {"compute": "thread_state_running", "communicate": "thread_state_iowait"}
 _WORDS = {"compute": "computing", "communicate": "communicating"}
@@ -48,7 +48,7 @@ def _checked(spans: Iterable[Span]) -> list[Span]:
 
 
 def _rows(spans: Iterable[Span]) -> dict[tuple[int, str], list[Span]]:
-    """(rank, thread) -> its spans, both in display order; `spans` must be in order."""
+    """Group spans, which must be in order, by rank and thread; return both in display order."""
     rows: dict[tuple[int, str], list[Span]] = {}
     for span in spans:
         rows.setdefault((span.rank, span.thread), []).append(span)
@@ -74,7 +74,7 @@ def _tracks(row: Iterable[Span]) -> list[list[Span]]:
 
 
 def _union(intervals: Iterable[tuple[float, float]], gap_s: float = 0.0) -> list[list[float]]:
-    """Disjoint, ascending intervals that cover the same times, and gaps of up to `gap_s`."""
+    """Merge intervals into disjoint, ascending ones, across gaps of up to `gap_s`."""
     merged: list[list[float]] = []
     for start_s, end_s in sorted(intervals):
         if merged and start_s <= merged[-1][1] + gap_s:
@@ -89,7 +89,7 @@ def _length(union: Iterable[Sequence[float]]) -> float:
 
 
 def _common(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
-    """Total length common to two unions."""
+    """Return the total length that two unions have in common."""
     total, i, j = [], 0, 0
     while i < len(a) and j < len(b):
         total.append(max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0])))
@@ -105,7 +105,7 @@ def _common(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """How one rank spent its time; every time in seconds and a union over the rank's threads.
+    """Summarises how one rank spent its time, in seconds; each time is a union over the rank's threads.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class RankSummary:
     communicate_s : float
         At least one exchange was under way.
     both_s : float
-        Both at once: this is the communication that was hidden.
+        Both at the same time: the communication that was hidden.
 
     Examples
     --------
@@ -138,7 +138,7 @@ class RankSummary:
 
     @property
     def waiting(self) -> float:
-        """The share of the time in which no thread computed, 0 to 1."""
+        """Return the share of the time in which no thread computed, 0 to 1."""
         return 1.0 - self.compute_s / self.wall_s if self.wall_s else 0.0
 
     def __str__(self) -> str:
@@ -199,7 +199,8 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
 
     One process per rank and one track per thread; exchanges in flight at the same time get further
     tracks ("communicator, in flight 2"), because a track can show nested spans only. Time starts
-    with the first span. Beside each rank stands how much of the time it waits. The file appears whole or not at all.
+    with the first span. The name of each rank contains the share of the time that it waits. The file appears whole or
+    not at all.
 
     Parameters
     ----------
@@ -269,12 +270,12 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
     Returns
     -------
     list of Span
-        In order; times count from the first span, rounded to nanoseconds.
+        In display order; times count from the first span, rounded to nanoseconds.
 
     Raises
     ------
     InputError
-        The file is cut off, was changed, or is another program's.
+        The file is cut off, was changed, or is of another program.
     OSError
         The file cannot be read.
 
@@ -341,7 +342,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
 
 
 def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -> None:
-    """Draw a timeline: one row per thread, grouped by rank, computing against communicating.
+    """Draw a timeline: one row per thread, grouped by rank, computing and communicating in two colours.
 
     Exchanges in flight at the same time lie above each other within their row. The number at the
     end of a row is the share of the whole time in which the thread was busy.
@@ -382,9 +383,9 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
     rows = {key: (row, _tracks(row)) for key, row in _rows(spans).items()}
     heights = [1.0 if len(tracks) < 3 else min(2.0, 0.28 * len(tracks)) for _, tracks in rows.values()]
     ranks = sorted({rank for rank, _ in rows})
-    gap = 0.45  # between ranks, in row heights
+    gap = 0.45  # space between ranks, in row heights
     total = sum(heights) + gap * (len(ranks) - 1)
-    inch = min(0.36, 60 / total)  # of one row
+    inch = min(0.36, 60 / total)  # height of a row
     font = min(9.0, 0.8 * 72 * inch)
 
     longest = max(len(f"rank {rank} {thread}") for rank, thread in rows)
@@ -411,9 +412,8 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         for track, members in enumerate(tracks):
             for kind in KINDS:
                 own: list[Any] = [(span.start_s, span.end_s) for span in members if span.kind == kind]
-                # A white edge tells neighbours apart, but would hide spans of a pixel's width;
-                # those are merged over gaps of a tenth of a pixel, or their antialiased seams
-                # would add up to a paler colour.
+                # A white edge separates neighbours, but would hide spans of a pixel's width. Such spans are merged
+                # across gaps of a tenth of a pixel, because their antialiased edges would add up to a paler colour.
                 wide = min((end_s - start_s for start_s, end_s in own), default=0) > 4e-3 * wall_s
                 if not wide:
                     own = _union(own, gap_s=8e-5 * wall_s)

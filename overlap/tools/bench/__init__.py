@@ -8,7 +8,7 @@ On every rank, lowest first:
     measure    interleaved rounds of one case, on the ranks of a communicator
     machine    a machine in a few numbers, for the simulation
     record     from measured times to a record
-    rank       what a rank does that is told to measure; `python -m overlap.tools.bench SPEC`
+    rank what a rank does when it is told to measure; `python -m overlap.tools.bench SPEC`
 
 In the process of the command:
 

@@ -16,7 +16,7 @@ def main() -> None:
     try:
         run(json.loads(sys.argv[1]), launch.tell)
     except BaseException as error:
-        # The other ranks may be waiting for this one: mpiexec ends them when one is aborted.
+        # The other ranks may be waiting for this one. If one rank is aborted, mpiexec ends them all.
         from mpi4py import MPI
 
         if isinstance(error, InputError):

@@ -24,7 +24,7 @@ class Case:
     Attributes
     ----------
     workload : str
-        A name in `JOBS`; it has the defaults of what is None here.
+        A name in `JOBS`, which has the defaults for all attributes that are None.
     slices : int
     shape : tuple of int
         The global shape of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
@@ -36,24 +36,24 @@ class Case:
     grid : (int, int) or None
         The grid of ranks, for `FFT3`.
     exchange : {None, "f4"}
-        How numbers travel.
+        The precision in which numbers are sent.
     kinds : tuple of str or None
-        What is transformed along every axis, for `FFT2` and `FFT3`; by default Fourier transforms.
+        The kind of transform along every axis, for `FFT2` and `FFT3`; by default Fourier transforms.
     workers : int
-        Per rank.
+        Worker threads per rank.
     rounds : int
     calls : int
         How many calls are timed in a row; the report has their mean.
     modes : tuple of str
-        What is timed, of `MODES`; "off", which the others are compared with, always is. C and T are
-        those of the last mode's settings: "auto", where it is not left out.
+        The modes that are timed, of `MODES`. "off", with which the others are compared, is always timed. C and T are
+        measured with the settings of the last mode, which is "auto" unless it is left out.
     wait, depth, chunk, in_flight
-        Settings of the plan, forced for what is called "auto" in the record; the last three also for the
-        other overlapped plans.
+        Settings that replace the plan's choice in the column "auto" of the record; the last three also in the columns
+        of the other overlapped plans.
     peer : bool
         Time mpi4py-fft too.
     link : str
-        How the ranks are joined, for the record alone.
+        The link between the ranks; used in the record only.
     trace : str or None
         File to write a Chrome trace of one run to.
 
@@ -64,7 +64,7 @@ class Case:
     """
 
     workload: str = "fft2"
-    slices: Any = None  # None: what the job has; never None once it is made
+    slices: Any = None  # None: the job's default, which replaces it below
     shape: Any = None
     dtype: Any = None
     order: str = "natural"
@@ -114,7 +114,7 @@ class Case:
                 raise ValueError(
                     f"chunk, in_flight: expected none with workload nonlinear, received {self.chunk}, {self.in_flight}"
                 )
-        with suppress(TypeError):  # named below
+        with suppress(TypeError):  # the check below reports it
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
         if problem := exchange_problem(self.exchange, self.dtype):
@@ -141,12 +141,12 @@ class Case:
         return (self.slices, *self.shape)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values, from which `from_dict` makes the case again."""
+        """Return the attributes as plain values, from which `from_dict` makes the case again."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Case:
-        """Make a case of `as_dict`'s answer, whatever else it holds."""
+        """Make a case from the values of `as_dict`; other keys are ignored."""
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
@@ -158,5 +158,5 @@ def _one_of(name: str, value: object, allowed: Collection[str]) -> None:
 def _has_scipy() -> bool:
     try:
         return find_spec("scipy") is not None
-    except ValueError:  # it is not to be imported
+    except ValueError:  # the package cannot be imported
         return False

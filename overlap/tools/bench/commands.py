@@ -221,7 +221,7 @@ def bench(
 
 
 def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Measure a halo or a sparse solver; print what was found, a line for each number."""
+    """Measure a halo or a sparse solver, and print one line for each result."""
     options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
@@ -253,7 +253,7 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             print(f"{name:16} {value}")
     if given.json:
         content = report.new_report(["overlap", *sys.argv[1:]]) | {"mpi": events["environment"], "solvers": [record]}
-        del content["cases"]  # whose readers expect transforms
+        del content["cases"]  # readers of cases expect transforms
         report.write(content, given.json)
 
 
@@ -310,7 +310,7 @@ def tune(
     burst: int | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Tune a case on ranks of its own, or on those mpiexec started; print what was tried.
+    """Tune a case on ranks of its own, or on those that mpiexec started; print the settings that were tried.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`overlap demo`: communication disappears on this machine, in a table and a picture."""
+"""`overlap demo`: shows in a table and a picture how communication is hidden on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .cases import Case
 from .record import Record, busy
 from .session import Session, at_hand, need
 
-NEAR = 1.15  # times a rate: another one so near to it shows nothing new
+NEAR = 1.15  # rates whose ratio is smaller are measured once: a second one would show nothing new
 
 
 def demo(
@@ -30,9 +30,9 @@ def demo(
     burst: int | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Measure the spectral operation on shared memory and on links; table, report and timeline.
+    """Measure the spectral operation on shared memory and on links; write a table, a report and a timeline.
 
-    Two links tell how T depends on the rate. So they are followed by a third one, of the rate at which T should be C:
+    Measurements on two links show how T depends on the rate. A third link then gets the rate at which T should equal C:
     there overlap gains most.
 
     Raises
@@ -55,7 +55,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="overlap-demo-") as scratch:
         timelines = []
         with session.progress(len(places) + third):
-            for number, link in enumerate(places):  # which may become more
+            for number, link in enumerate(places):  # the loop may add a place
                 path = Path(scratch) / f"{number}.json"
                 try:
                     record = session.measure(
@@ -90,18 +90,18 @@ def demo(
 def balanced(records: Sequence[Record]) -> tuple[str | None, str]:
     """Choose the rate of links at which communicating takes as long as computing, T = C.
 
-    Between two measured rates T grows with the bits that are sent: T = t0 + bits / rate. What is left at any rate, t0,
-    is work of the cores: the kernel's with TCP, and MPI's.
+    Between two measured rates the model is T = t0 + bits / rate. The part t0 does not depend on the rate: it is work of
+    the cores, by the kernel for TCP and by MPI.
 
     Parameters
     ----------
     records : sequence of Record
-        Two of them at least on links.
+        At least two of them were measured on links.
 
     Returns
     -------
     str or None
-        None: there is no such rate, or it was measured.
+        The rate; None if there is no such rate, or if it was measured already.
     str
         The reason.
     """
@@ -124,7 +124,7 @@ def balanced(records: Sequence[Record]) -> tuple[str | None, str]:
 
 
 def _interest(measured: tuple[Record, Path]) -> tuple[bool, float]:
-    """Order timelines as they are worth showing: links before shared memory, then T nearest C."""
+    """Rank a timeline by how much it shows: links before shared memory, then the smallest distance of T from C."""
     record, _ = measured
     ratio = record["T_over_C"]
     return record["hosts"] == 1, abs(math.log(ratio)) if ratio else math.inf
@@ -137,7 +137,7 @@ def _timeline_title(record: Record) -> str:
 
 
 def _sentence(records: Sequence[Record]) -> str:
-    """Return what the table shows for the links with the largest gain."""
+    """Return a sentence about the links with the largest gain."""
     linked = [record for record in records if record["hosts"] > 1]
     trusted = [record for record in linked if record["control_ok"] and not busy(record)]
     if not linked:
@@ -157,11 +157,11 @@ def _sentence(records: Sequence[Record]) -> str:
     )
 
 
-MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps of a measurement
+MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # steps that count as measuring
 
 
 def _took(records: Sequence[Record]) -> str:
-    """Return how long the demo took, and of that measuring alone."""
+    """Return how long the demo took, and how much of this time was measuring."""
     whole_s, measuring_s = (
         sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
         for steps in (records[0]["took_s"], MEASURING)
@@ -171,5 +171,5 @@ def _took(records: Sequence[Record]) -> str:
 
 
 def quick(case: Case) -> Case:
-    """Shrink a case to a few seconds. Its planes stay large: links let small messages pass for free."""
+    """Shrink a case to a few seconds. Planes keep their size: links let small messages pass at once."""
     return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))

@@ -1,12 +1,12 @@
-"""The jobs that are measured: their plan, their data, the truth about their result.
+"""The jobs that are measured: their plans, their data and the expected results.
 
-`JOBS` is the table of named workloads, a class each. `Transforms` is the forward transform of a
+`JOBS` is the table of named workloads, one class for each. `Transforms` is the forward transform of a
 batch of planes, `Volumes` that of three-dimensional fields. `Brackets` is the nonlinear term of a
 gyrokinetic or fluid code, a_x b_y - a_y b_x per slice: four spectral fields to real space, the
 product, and back. `NonlinearTerm` is the same with whole planes exchanged, as modes.
 
-Every rank can make any slice's global data by itself, so that setting up communicates nothing and
-rank 0 can compute the truth with numpy alone.
+Every rank can make the global data of any slice by itself. So setting up needs no communication, and rank 0 can compute
+the expected result with numpy alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...fft.engine.bare_speed import bare_fft_seconds, sweep_seconds
 
 
 class Size(Protocol):
-    """What a job must know of a `cases.Case`; see there."""
+    """Declares the attributes of a `cases.Case` that a job needs."""
 
     @property
     def workload(self) -> str:
@@ -32,15 +32,15 @@ class Size(Protocol):
 
     @property
     def slices(self) -> int:
-        """Return how many there are."""
+        """Return the number of slices."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Global shape of a slice."""
+        """Return the global shape of a slice."""
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """That of all slices."""
+        """Return the global shape of all slices."""
 
     @property
     def dtype(self) -> str:
@@ -60,7 +60,7 @@ class Size(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """Return what is transformed along every axis."""
+        """Return the kind of transform along every axis."""
 
 
 class Transforms:
@@ -73,13 +73,13 @@ class Transforms:
     axes, dtypes : tuple of str
         The axes of a slice, and the data types it can have, the usual one first.
     slices, rounds, calls : int
-        Usual values of the case.
+        Default values of the case.
     shapes : tuple of tuple of int
-        Usual shapes of a slice.
+        Default shapes of a slice.
     transforms : int
         Per slice.
     control_chunk : int or None
-        Units per message of the control; None: the plan's choice.
+        Units per message of the control; None if the plan chooses.
     inputs : tuple of ndarray
         This rank's part of the input, `(slices, ny_local, nx)`.
     """
@@ -123,7 +123,7 @@ class Transforms:
 
     @classmethod
     def flops(cls, case: Size) -> float:
-        """Count operations as the field does: 5 N log2 N per transform, half of it for real data."""
+        """Count operations by the usual convention: 5 N log2 N per transform, half of this for real data."""
         return case.slices * cls.transforms * _flops(case.shape, case.dtype)
 
     @classmethod
@@ -181,7 +181,7 @@ class Volumes(Transforms):
 class Brackets(Transforms):
     """The bracket a_x b_y - a_y b_x of a batch of fields given as spectra; box 2 pi x 2 pi.
 
-    Slice 0 is two plane waves, whose bracket is known in closed form; the others are noise.
+    Slice 0 has two plane waves, whose bracket is known in closed form; the other slices are noise.
 
     Attributes
     ----------
@@ -222,8 +222,8 @@ class Brackets(Transforms):
     def truth(self, z: int) -> np.ndarray:
         """Compute the global spectrum of the bracket in slice `z`, in double precision.
 
-        Slice 0 from the closed form, the others by the same pseudo-spectral formula on one rank
-        with numpy.
+        Slice 0 is computed from the closed form, other slices by the same pseudo-spectral formula with numpy on one
+        rank.
         """
         if self._waves(z):
             return _spectrum(_plane_wave_bracket(self._case.shape))
@@ -245,13 +245,13 @@ class Brackets(Transforms):
 class NonlinearTerm(Transforms):
     """The nonlinear term of a gyrokinetic code as GKV computes it: `Bracket` of {J0 phi, f}.
 
-    A slice is a point in the parallel velocity, its planes are those of z and mu. The usual size is
-    the grid B on which GKV was measured (GKV collection, section 7). Modes are noise.
+    A slice is one point in the parallel velocity; its planes are the points in z and mu. The default size is the grid B
+    on which GKV was measured (GKV collection, section 7). Modes are noise.
 
     Attributes
     ----------
     inputs : tuple of ndarray
-        This rank's modes, `(slices, planes, nky_local, nkx)`, all slices alike but for a factor.
+        This rank's modes, `(slices, planes, nky_local, nkx)`, all slices equal up to a factor.
     """
 
     title, detail = "nonlinear term", " (redistribution of whole planes, bracket, and back)"
@@ -263,7 +263,7 @@ class NonlinearTerm(Transforms):
 
     @staticmethod
     def plan(comm: Any, case: Size, **settings: Any) -> Any:
-        """Make the plan that the job runs on, with these settings, as far as they mean something. Collective."""
+        """Make the plan that the job runs on, with those of these settings that a `Bracket` has. Collective."""
         return Bracket(
             comm,
             case.global_shape,
@@ -362,7 +362,7 @@ def _spectrum(field: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarr
         if kind in ("c2c", "r2c"):
             spectrum = (np.fft.fft if kind == "c2c" else np.fft.rfft)(spectrum, axis=axis)
         else:
-            from scipy import fft  # which an installation for the demo has not
+            from scipy import fft  # not installed by the extra `demo`
 
             spectrum = getattr(fft, kind[:3])(spectrum, type=int(kind[3:]), axis=axis)
     return spectrum
@@ -372,7 +372,7 @@ JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear":
 
 
 def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, result: np.ndarray) -> float:
-    """Find the largest error in the first, middle and last slice, over the truth's largest value.
+    """Find the largest error in the first, middle and last slice, relative to the largest expected value.
 
     Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
 
@@ -398,7 +398,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, r
 
 
 def error_limit(case: Size) -> float:
-    """Return what `max_rel_error` must stay below: a wrong result is off by about 1.
+    """Return the limit for `max_rel_error`; a wrong result has an error of about 1.
 
     The derivatives amplify rounding errors by up to the largest wave number.
     """

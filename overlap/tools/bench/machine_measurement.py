@@ -1,7 +1,6 @@
-"""Measuring a machine for the simulation, on its own ranks: two on different hosts are enough.
+"""Measures a machine for the simulation, on ranks of that machine; two ranks on different hosts are enough.
 
-Everything is measured with small programs of its own, none of which is a pipeline that is later
-predicted.
+Each number is measured by a small program; none of these programs is a pipeline that is predicted later.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WORK_S = 0.25
 PAUSE_S = 1e-3
 POLL_EVERY_S = 200e-6
 THREADED_PLANES = 64, 128, 256, 512  # points along each axis
-THREADED_POINTS = 1 << 21  # of a batch of them
+THREADED_POINTS = 1 << 21  # points of a batch of such planes
 
 
 def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Machine:
@@ -47,7 +46,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     comm : mpi4py.MPI.Comm
     name : str
     burst_nbytes : int
-        The burst of the shaped links, which nothing here can see.
+        The size of the links' token bucket, which cannot be measured here.
 
     Returns
     -------
@@ -56,7 +55,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     Raises
     ------
     InputError
-        There is one rank only.
+        There is only one rank.
     """
     if comm.size < 2:
         raise InputError("expected at least 2 ranks to measure a network, received 1")
@@ -65,7 +64,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     wake_s, busy_wake_s = _wakes(work)
     message_s, byte_s = _core_time(comm, work)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
-    # Polls and wake-ups are in it, which the simulation counts by themselves.
+    # This time includes polls and wake-ups, which the simulation counts separately.
     message_s = min(message_s, 0.5 * latency_s)
     values = dict(
         fft_flops=_fft_flops(comm),
@@ -86,7 +85,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
 
 
 def _timed(comm: MPI.Intracomm, function: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median over the rounds of the slowest rank's seconds."""
+    """Return the median over the rounds of the slowest rank's time, in seconds."""
     seconds = []
     for _ in range(rounds + 1):
         comm.Barrier()
@@ -97,7 +96,7 @@ def _timed(comm: MPI.Intracomm, function: Callable[[], object], rounds: int = RO
 
 
 def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
-    """Return the bandwidth that explains how the times of exchanges grow with their sizes.
+    """Fit the bandwidth with which the times of exchanges grow with their sizes.
 
     Parameters
     ----------
@@ -112,15 +111,15 @@ def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
     fitted_Bps = fit_message_time(sizes, times_s).bandwidth_Bps
     if math.isfinite(fitted_Bps):
         return fitted_Bps
-    # On a disturbed machine the times may not grow at all: the best rate seen is a bound from below.
+    # On a disturbed machine the times may not grow at all. The best measured rate is then a lower bound.
     return max(nbytes / time_s for nbytes, time_s in zip(sizes, times_s))
 
 
 def _link(comm: MPI.Intracomm, burst_nbytes: int) -> tuple[float, float]:
     """Measure latency and bandwidth of exchanges.
 
-    Bandwidth is how the time of large exchanges grows with their size. Latency is the rest of the time of an exchange
-    after a pause, as between two steps of a program; by then the token bucket has spent its saved credit.
+    The bandwidth is fitted to the times of large exchanges. The latency is the remaining time of an exchange that
+    follows a pause, as between two steps of a program; by then the token bucket has spent its credit.
     """
 
     def exchanges(nbytes: int, pause_s: float) -> float:
@@ -146,7 +145,7 @@ def _link(comm: MPI.Intracomm, burst_nbytes: int) -> tuple[float, float]:
 
 
 def _two_buffers(comm: MPI.Intracomm, nbytes: int) -> list[Any]:
-    """Make the arguments of an Alltoallv of so many bytes to every other rank."""
+    """Make the arguments of an Alltoallv that sends `nbytes` to every other rank."""
     counts = [0 if rank == comm.rank else nbytes for rank in range(comm.size)]
     places = [rank * nbytes for rank in range(comm.size)]
     arrays = np.zeros((2, comm.size * nbytes), np.uint8)
@@ -154,7 +153,7 @@ def _two_buffers(comm: MPI.Intracomm, nbytes: int) -> list[Any]:
 
 
 class _Work:
-    """FFTs on a thread that counts them: what a core still does while it communicates."""
+    """Runs FFTs on a thread and counts them, to measure how much a core computes while it communicates."""
 
     def __init__(self) -> None:
         self._lines = zeros((64, 512), complex)
@@ -217,8 +216,8 @@ def _core_time(comm: MPI.Intracomm, work: _Work) -> tuple[float, float]:
 def _jitter(comm: MPI.Intracomm, work: _Work) -> float:
     """Measure how much steps of about a millisecond vary: standard deviation of their logarithm.
 
-    From the mean of the larger of two, as ranks that wait for each other feel it: for normal
-    variables that is 1/sqrt(pi) standard deviations above the mean.
+    The estimate comes from the mean of the larger of two times, because ranks wait for the slower one. For normal
+    variables this mean is 1/sqrt(pi) standard deviations above the mean of one.
     """
     steps = np.log([work.step_s() for _ in range(300)])
     larger = np.maximum(steps[::2], steps[1::2]).mean() - steps.mean()
@@ -226,7 +225,7 @@ def _jitter(comm: MPI.Intracomm, work: _Work) -> float:
 
 
 def _wakes(work: _Work) -> list[float]:
-    """Measure by how much a thread oversleeps: alone, and while another computes on its core."""
+    """Measure how much too late a sleeping thread wakes: alone, and while another thread computes on its core."""
 
     def oversleep() -> float:
         seconds = []
@@ -253,7 +252,7 @@ def _wakes(work: _Work) -> list[float]:
 
 
 def _poll_s() -> float:
-    """Measure the core time of a poll of a request that is not done, the sleep after it included."""
+    """Measure the core time of one poll of an incomplete request and of the sleep after it."""
     request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
     wake_event = WakeEvent()
     started = thread_time()
@@ -267,7 +266,7 @@ def _poll_s() -> float:
 
 
 def _operation_s(slices: int = 1000) -> float:
-    """Measure what the runtime takes for a slice with one await, nothing else to do."""
+    """Measure the runtime's own time for a slice with one await that computes nothing."""
     send, receive = np.zeros((2, 1))
     with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
 
@@ -294,7 +293,7 @@ def _copy_Bps() -> float:
 
 
 def _threads(comm: MPI.Intracomm) -> ThreadScaling:
-    """Measure how much faster several threads compute than one: on rank 0, with all cores of its host, while the others
+    """Measure how much faster several threads compute than one, on rank 0 with all cores of its host, while other ranks
     sleep.
     """
     table = {}
@@ -312,9 +311,9 @@ def _threads(comm: MPI.Intracomm) -> ThreadScaling:
 
 @contextmanager
 def _all_cores() -> Iterator[int]:
-    """Run on any core of the host that this process may have; gives their number."""
+    """Allow this process all cores of the host that it may have; return their number."""
     pinned = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # of these, the kernel takes those that are allowed
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel keeps those that are allowed
     try:
         yield len(os.sched_getaffinity(0))
     finally:
@@ -322,7 +321,7 @@ def _all_cores() -> Iterator[int]:
 
 
 def _planes_s(n: int, threads: int) -> float:
-    """Seconds of a batch of FFTs of planes of n x n points, none of which leaves this rank."""
+    """Time a batch of FFTs of planes of n x n points, which all stay on this rank, in seconds."""
     with (
         Runtime(MPI.COMM_SELF, workers=threads) as runtime,
         FFT2(
@@ -331,6 +330,6 @@ def _planes_s(n: int, threads: int) -> float:
     ):
         field, spectrum = plan.real.empty(), plan.spectrum.empty()
         field[...] = 1.0
-        while plan.forward.refinement is not None:  # its settings are still compared
+        while plan.forward.refinement is not None:  # the plan still compares settings
             plan.forward(field, out=spectrum)
         return _timed(MPI.COMM_SELF, lambda: plan.forward(field, out=spectrum))

@@ -1,9 +1,9 @@
 """Interleaved rounds of one case on the ranks of a communicator.
 
 Everything that a record compares is timed in every round, one after the other, in an order that is
-rotated from round to round: whatever else the machine does hits all of them alike. A time is from a
-barrier to the end of the slowest rank. Results are compared with the truth, and with the result
-without overlap bit for bit, before anything is timed.
+rotated from round to round: so other work of the machine affects all of them alike. A time is from a
+barrier to the end of the slowest rank. Before anything is timed, results are compared with the expected ones, and bit
+for bit with the result without overlap.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from . import peer as peer_module
 from .cases import Case
 from .jobs import JOBS, error_limit, max_rel_error
 
-Column = tuple[Callable[[], object] | None, Callable[[], object]]  # what prepares a run, and the run
+Column = tuple[
+    Callable[[], object] | None, Callable[[], object]
+]  # a function that prepares a run, or None, and the run
 
 TRACED_SLICES = 32  # enough to see how a pipeline fills and drains
 
 
 class WrongResult(OverlapError, RuntimeError):
-    """A result that was to be timed is wrong."""
+    """Raised if a result is wrong, before it is timed."""
 
 
 def measure(
@@ -51,13 +53,13 @@ def measure(
     Returns
     -------
     dict
-        What `report.case_record` makes a record of: ``seconds`` (lists by column), ``choice``,
+        The input of `record.case_record`: ``seconds`` (lists by column), ``choice``,
         ``ranks``, ``hosts``, ``max_rel_error`` and so on; the same on all ranks.
 
     Raises
     ------
     WrongResult
-        On all ranks, when a result is wrong or differs from that without overlap.
+        A result is wrong, or differs from that without overlap; raised on all ranks.
     """
     steps = _Progress(comm, progress, total=case.rounds + 4)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
@@ -122,7 +124,7 @@ def measure(
 
 
 class _Progress:
-    """Counts steps, and says so on rank 0.
+    """Counts steps and reports them on rank 0.
 
     Attributes
     ----------
@@ -138,7 +140,7 @@ class _Progress:
         self.took_s: dict[str, float] = {}
 
     def next(self, what: str, kind: str | None = None) -> None:
-        """Begin a step, of some kind if others are of the same."""
+        """Begin a step; steps of the same kind are summed up."""
         self.end()
         self._kind = kind or what
         self._done += 1
@@ -165,10 +167,10 @@ def _control(
     Returns
     -------
     dict
-        Columns that need no time of their own: the name of one that does the same.
+        For each column that need not be timed, the name of a column that does the same.
     """
     off, best, control = runs["off"].settings, runs[case.modes[-1]].settings, runs["control"]
-    alike = {  # column: (what does it, a column that may do the same, whether it does)
+    alike = {  # column: (its function, a column that may do the same, whether it does)
         "control": (control, "off", off.chunk == 1),
         "control_C": (control.compute, "C", best.chunk == 1 and case.workers == 1),
         "control_T": (control.communicate, "T", best.chunk == 1),
@@ -188,7 +190,7 @@ def _check(
     result: np.ndarray,
     out: np.ndarray,
 ) -> float:
-    """Run everything once; the error of the result without overlap."""
+    """Run everything once; return the error of the result without overlap."""
     runs["off"](*job.inputs, out=result)
     error = max_rel_error(comm, job, case, plan, result)
     if not error <= error_limit(case):
@@ -221,12 +223,12 @@ def _rounds(
     dict of list of float
         Seconds of the slowest rank per call, by column, one per round.
     float
-        Core time per call that exchanging takes in the best column, besides computing, on the rank where it is most.
-        It is not that of exchanging alone, in which ranks have nothing better to do than to spin.
+        Core time per call of exchanging in the best column, without that of computing, on the rank where it is largest.
+        It is not measured in exchanges alone, because ranks without other work spin there.
     """
     sharing = ranks_sharing_cores(comm)
     cores_s = dict.fromkeys((best, "C"), 0.0)
-    for prepare, run in columns.values():  # what `_check` has not run yet
+    for prepare, run in columns.values():  # columns that `_check` has not run yet
         if prepare is not None:
             prepare()
             run()
@@ -254,21 +256,21 @@ def ranks_sharing_cores(comm: MPI.Intracomm) -> int:
     """Count the ranks of this machine that may run on the cores of this one, itself included (collective)."""
     boot = ""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read()  # hosts on shaped links have names of their own
+        boot = file.read()  # not the host's name: simulated hosts on shaped links have different names
     own = boot, sorted(os.sched_getaffinity(0))
     return comm.allgather(own).count(own)
 
 
 def core_time_s(sharing: int) -> float:
-    """Read the core time that this rank has taken so far, its share of the interrupts included.
+    """Return the core time that this rank has taken so far, including its share of the interrupts.
 
-    The kernel moves the data of TCP in interrupts, which count for no process. Where it does not tell, they count as
-    nothing. Their time comes in ticks, mostly of 10 ms: it is good as a sum over many calls.
+    The kernel moves TCP's data in interrupts, whose time belongs to no process. If the kernel does not report this
+    time, it counts as 0. The kernel counts in ticks, mostly of 10 ms, so only sums over many calls are meaningful.
 
     Parameters
     ----------
     sharing : int
-        Ranks that share the cores that this one may run on, and hence their interrupts.
+        Number of ranks that share this rank's cores, and the interrupts on them.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -282,7 +284,7 @@ def core_time_s(sharing: int) -> float:
 
 
 def _peers(comm: MPI.Intracomm, case: Case, stack: ExitStack) -> dict[str, Any]:
-    """mpi4py-fft, its fastest setting and its default, or why not."""
+    """Prepare mpi4py-fft with its fastest and its default setting, or return the reason why this is impossible."""
     reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
     if reasons:
         return {"skipped": reasons[0]}
@@ -297,7 +299,7 @@ def _peers(comm: MPI.Intracomm, case: Case, stack: ExitStack) -> dict[str, Any]:
 
 
 def _trace(comm: MPI.Intracomm, case: Case, job: Any, settings: Any, out: Any) -> None:
-    """Write the spans of two runs to a file: without overlap, then as `settings` have it."""
+    """Write the spans of two runs to a file: one without overlap, then one with `settings`."""
     count = min(case.slices, TRACED_SLICES)
     inputs, out = [array[:count] for array in job.inputs], out[:count]
     with Runtime(comm, workers=case.workers, trace=True) as runtime, ExitStack() as stack:
@@ -330,6 +332,6 @@ def _trace(comm: MPI.Intracomm, case: Case, job: Any, settings: Any, out: Any) -
 
 
 def _named(span: Span) -> Span:
-    """Return a span with its thread's name as a reader knows it: the rank is stated elsewhere."""
+    """Return a span with a readable name of its thread, without the rank, which is stated elsewhere."""
     name = span.thread.removeprefix(f"rank {span.rank} ")
     return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

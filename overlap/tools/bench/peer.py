@@ -1,10 +1,9 @@
 """mpi4py-fft on our job: forward transforms of a batch of planes, or of a field.
 
-The peer gets its best setting: `prepare` plans every candidate below, times a few transforms of
-each and keeps the fastest. It also gets nothing to do that our plan does not do: it transforms its
-own input array into its own output array (`forward(u, uh)` would copy both), and it does not scale
-(`normalize=False`). For planes its grid has to put all ranks on the y axis, which makes the result
-`(nz, ny, nx_local)` in natural order, like ours; of a field it may split what it likes.
+The peer runs with its best setting: `prepare` plans every candidate below, times a few transforms of each and keeps the
+fastest. The peer does no more work than our plan: it transforms its own input array into its own output array
+(`forward(u, uh)` would copy both), and does not scale (`normalize=False`). For planes its grid has to put all ranks on
+the y axis, which makes the result `(nz, ny, nx_local)` in natural order, like ours; for a field it may split any axes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from mpi4py import MPI
 
 from .cases import Case
 
-# By workload: what differs between settings, the one that the peer has by itself first.
-# Not here: FFTW_PATIENT, which plans for minutes on a batch of 64 x 512 x 512; FFTW_ESTIMATE,
+# For each workload the settings that are tried; the peer's default is the first.
+# Left out: FFTW_PATIENT, which plans for minutes on a batch of 64 x 512 x 512; FFTW_ESTIMATE,
 # always slower; scipy, as fast as numpy and without real input.
 _PLANES = {"axes": (1, 2), "grid": (1, -1, 1)}
 _FIELD = {"backend": "fftw", "planner_effort": "FFTW_MEASURE"}
@@ -46,7 +45,7 @@ def available() -> str | None:
     Returns
     -------
     str or None
-        The reason, or None where it can.
+        The reason, or None if it can be used.
     """
     try:
         import_module("mpi4py_fft")
@@ -61,11 +60,12 @@ class Prepared:
     Attributes
     ----------
     input, output : ndarray
-        Local arrays with their batch, half as long plus one in x for real input. A transform may destroy the input.
+        Local arrays with their batch; for real input the output has n // 2 + 1 points along x. A transform may destroy
+        the input.
     local_slice : callable
-        Where the input lies in the global array, or with True the output.
+        Returns the place of the input in the global array, or with the argument True that of the output.
     setting : str
-        The candidate kept.
+        The candidate that is used.
     """
 
     def __init__(self, plan: Any, setting: str, field: bool) -> None:
@@ -111,7 +111,7 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials:
     Raises
     ------
     RuntimeError
-        If nothing can be planned, or if what is kept gives a wrong result.
+        No candidate can be planned, or the fastest one gives a wrong result.
     """
     best, best_s, refusals = None, np.inf, []
     for setting in settings:
@@ -132,14 +132,14 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials:
 
 
 def _plan(comm: MPI.Intracomm, case: Case, options: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """Make a plan; None and the reason where that fails, alike on all ranks."""
+    """Make a plan; if that fails, return None and the reason, the same on all ranks."""
     from mpi4py_fft import PFFT
 
     plan, reason = None, None
     try:
         shape = case.shape if case.workload == "fft3" else case.global_shape
         plan = PFFT(comm, shape, dtype=np.dtype(case.dtype), **options)
-    except Exception as error:  # whatever a backend raises, the others may work
+    except Exception as error:  # another backend may work, whatever this one raises
         reason = f"{type(error).__name__}: {error}"
     reasons = comm.allgather(reason)
     if any(reasons):
@@ -159,7 +159,7 @@ def _rounds(comm: MPI.Intracomm, prepared: Prepared, rounds: int) -> list[float]
 
 
 def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> None:
-    """Every slice a plane wave of its own: one mode in its place, nothing elsewhere."""
+    """Compare the spectrum of plane waves, a different one in each slice, with the one mode that each must have."""
     input_array, output_array = prepared.input, prepared.output
     where, modes_here = prepared.local_slice(False), prepared.local_slice(True)
     real = input_array.dtype.kind == "f"
@@ -193,5 +193,5 @@ def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> Non
 
 
 def _modes(z: int, shape: Sequence[int]) -> list[int]:
-    """Draw a mode per transformed axis, other ones for every slice."""
+    """Draw a mode for each transformed axis, different ones for each slice."""
     return [(axis + 1 + z) % max(1, n // 3) for axis, n in enumerate(shape[1:])]

@@ -1,4 +1,4 @@
-"""The same products and solutions by PETSc, where petsc4py can be imported and uses the same MPI."""
+"""Computes the same products and solutions with PETSc, if petsc4py can be imported and uses the same MPI."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ...sparse import Matrix
 
 
 def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: float) -> dict[str, Callable[[], Any]]:
-    """Functions that compute with PETSc what a workload does. Collective.
+    """Make functions that run a workload with PETSc. Collective.
 
     Parameters
     ----------
     A : Matrix
-        On all ranks of the job, symmetric, of numbers or of blocks.
+        Symmetric, of numbers or of blocks, on all ranks of the job.
     workload : {"spmv", "cg", "mgcg"}
         A product; CG with Jacobi for a number of iterations; CG with GAMG to a tolerance.
     b : ndarray
         This rank's right side, in the user's order.
     iterations : int
-        How many cg makes.
+        Number of iterations of cg.
     rtol : float
         The tolerance of mgcg.
 
     Returns
     -------
     dict
-        ``petsc`` (AIJ or BAIJ), and ``petsc_half`` (SBAIJ) of blocks, ``petsc_setup`` of mgcg. Nothing where some rank
-        has no petsc4py, ranks of the job take no part, or GAMG does not converge.
+        ``petsc`` (AIJ or BAIJ), and ``petsc_half`` (SBAIJ) of blocks, ``petsc_setup`` of mgcg. Empty if some rank has
+        no petsc4py, if some ranks of the job take no part, or if GAMG does not converge.
     """
     try:
         PETSc: Any = import_module("petsc4py.PETSc")
@@ -44,7 +44,7 @@ def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: f
         solve, setup = _solution(PETSc, matrix, b, "gamg", rtol=rtol), lambda: _solver(PETSc, matrix, "gamg").destroy()
         return {"petsc": solve, "petsc_setup": setup} if solve() > 0 else {}
     matrices = {"petsc": matrix} if A.block == 1 else {"petsc": matrix, "petsc_half": _matrix(PETSc, A, half=True)}
-    if workload == "cg":  # never below a tolerance of 0
+    if workload == "cg":  # a tolerance of 0 is never reached: all iterations are made
         return {
             name: _solution(PETSc, operator, b, "jacobi", rtol=0.0, max_it=iterations)
             for name, operator in matrices.items()

@@ -1,4 +1,4 @@
-"""Ways to multiply with a sparse matrix: the library's, and what it is compared with."""
+"""Ways to multiply with a sparse matrix: the library's, and those that it is compared with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0
 
 
 class NotHidden(Matrix):
-    """A matrix in all but its products, which exchange the halo before they compute; the matrix is freed, not this."""
+    """Wraps a matrix so that products exchange the halo before they compute. Free the matrix, not this object."""
 
     def __init__(self, A: Matrix) -> None:
         vars(self).update(vars(A))
@@ -34,8 +34,8 @@ class NotHidden(Matrix):
 
 
 class LateSums(Matrix):
-    """A matrix whose sums over all ranks take so many seconds at least, as on a machine of very many ranks; freed by
-    its original.
+    """Wraps a matrix so that each sum over all ranks takes at least a given time, as on a machine with very many ranks.
+    Free the matrix, not this object.
     """
 
     def __init__(self, A: Matrix, delay_s: float) -> None:
@@ -43,14 +43,14 @@ class LateSums(Matrix):
         self._original, self._delay_s = A, delay_s
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum; then sleep."""
+        """Sum, then sleep for the rest of the time."""
         end_s = perf_counter() + self._delay_s
         self._original.sum(values)
         _sleep_until(end_s)
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
-        """Begin to sum; what is returned sleeps for what is left of the time."""
+        """Begin to sum; the returned function sleeps for the rest of the time."""
         end_s = perf_counter() + self._delay_s
         finish = self._original.start_sum(values, sums)
 
@@ -66,16 +66,16 @@ def _sleep_until(end_s: float) -> None:
 
 
 class StoredByRows(Matrix):
-    """A matrix that stores all entries of its rows, whatever else they allow; independent rows first."""
+    """Stores all entries of the rows, also of symmetric matrices, with the independent rows first."""
 
     _choose = staticmethod(ByRows)
 
 
 class ByIndexLists:
-    """Rows of 3 x 3 blocks in the user's order; lists tell which are independent and which are not.
+    """Stores rows of 3 x 3 blocks in the user's order; two lists name the independent and the dependent rows.
 
-    So the source of this comparison hid its halo, and lost: every row is found indirectly. Attributes are those of
-    `ByRows`.
+    The published code of this comparison hid its halo in this way. It lost time, because every row is found indirectly.
+    Attributes are those of `ByRows`.
     """
 
     name = "index lists"
@@ -111,7 +111,7 @@ class ByIndexLists:
 
 @njit
 def _listed(rows: Any, starts: Any, columns: Any, values: Any, x: Any, y: Any, first: int, last: int) -> None:
-    """`kernels.blocks_of_3`, of the rows of a list."""
+    """Multiply the rows of a list, as `kernels.blocks_of_3` multiplies consecutive rows."""
     for number in range(first, last):
         row = rows[number]
         a = b = c = values.dtype.type(0)
@@ -126,14 +126,14 @@ def _listed(rows: Any, starts: Any, columns: Any, values: Any, x: Any, y: Any, f
 
 
 class Listed(Matrix):
-    """A matrix by index lists."""
+    """Stores a matrix with index lists."""
 
     _choose = staticmethod(ByIndexLists)
 
 
 def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Matrix] = Matrix) -> Matrix:
-    """Make the matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed.
-    Collective.
+    """Make the stiffness matrix of a lattice whose points are joined to 26 neighbours by springs; points outside are
+    fixed. Collective.
 
     It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive
     definite.
@@ -159,7 +159,7 @@ def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Mat
 
 
 def products(A: Matrix) -> dict[str, Callable[[], Any]]:
-    """``C``, ``T``, ``off`` and ``auto`` of a product; each returns it, but for ``T``."""
+    """Return the functions ``C``, ``T``, ``off`` and ``auto`` of a product. Each returns the product, except ``T``."""
     extended, x = A.vector()
     x[...] = np.random.default_rng(A.halo.comm.rank).random(x.shape)
     y = np.empty_like(x)

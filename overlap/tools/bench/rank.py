@@ -1,6 +1,6 @@
-"""The program of a measurement's ranks, in processes of their own or in those that mpiexec started.
+"""Runs a measurement on its ranks, in processes of their own or in those that mpiexec started.
 
-A spec is what JSON can hold, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the
+A spec has values that JSON can hold, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the
 same, "budget_s": ..., "path": ...}``, ``{"task": "environment"}``, or ``{"task": "machine", "name":
 ..., "burst_nbytes": ...}``, each with ``"ranks"`` and a ``"deadline_s"``. Rank 0 answers with events.
 """
@@ -33,14 +33,14 @@ from .solvers import measure as measure_solver
 Spec = dict[str, Any]
 Emit = Callable[[dict[str, Any]], object]
 
-SHOWN = 8  # of the settings tried, the fastest
-_NAP_S = 1e-3  # between two polls of a rank that has nothing to do
+SHOWN = 8  # number of settings that are reported, the fastest ones
+_NAP_S = 1e-3  # sleep of an idle rank between two polls
 
 
 def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     """Do what a spec says, on the first ``ranks`` of COMM_WORLD, or on all. Collective.
 
-    Past the deadline every rank prints its threads' stacks and ends, and the job with it.
+    At the deadline every rank prints the stacks of its threads, and the job ends.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     Raises
     ------
     InputError
-        There are too few ranks.
+        There are fewer ranks than the spec asks for.
     """
     ranks = spec.get("ranks") or MPI.COMM_WORLD.size
     if ranks > MPI.COMM_WORLD.size:
@@ -70,10 +70,9 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
 
 @contextmanager
 def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
-    """Make a communicator of the first ranks; it is None on the others, which sleep until all is done.
+    """Make a communicator of the first ranks. The other ranks get None, and sleep until the measurement has ended.
 
-    An `InputError` of the first ranks, all of them, is raised on the others too; any other failure
-    of a rank must end the job.
+    An `InputError` of all first ranks is raised on the others too. Any other failure of a rank must end the job.
     """
     if ranks == comm.size:
         yield comm
@@ -150,7 +149,7 @@ _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune
 
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:
-    """Tell the MPI library, and where the ranks are. Collective; complete on rank 0."""
+    """Report the MPI library and the places of the ranks. Collective; the result is complete on rank 0 only."""
     levels = {getattr(MPI, f"THREAD_{name}"): name.lower() for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
     return {
@@ -181,9 +180,9 @@ def tune_case(
     path : str
         The tuning file.
     progress : callable
-        What a plan's `tune` takes.
+        As for a plan's `tune`.
     balance : bool
-        Balance it first.
+        Balance the plan first.
 
     Returns
     -------

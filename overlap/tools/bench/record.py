@@ -1,8 +1,7 @@
-"""From the measured times of one case to its record. Knows no MPI.
+"""Makes the record of a case from its measured times. Uses no MPI.
 
 A record is a plain dictionary, one entry of ``cases`` in a report. Times are medians in seconds,
-named ``..._s``; those of the rounds are in ``seconds``, their spread in ``spread``. What has no
-value is None.
+named ``..._s``; those of the rounds are in ``seconds``, their spread in ``spread``. Entries without a value are None.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from ...timing import model
 from .cases import MODES, Case
 from .jobs import JOBS
 
-CONTROL_LIMIT = 0.1  # more than this must not look hidden where nothing overlaps
-UNEVEN = 0.15  # of the time, by which ranks may wait longer than another one
-BUSY_SPREAD = 0.3  # of the times without any communication, over their median
+CONTROL_LIMIT = 0.1  # largest share that may seem hidden in the control, which overlaps nothing
+UNEVEN = 0.15  # difference of waiting shares between ranks above which a warning is given
+BUSY_SPREAD = 0.3  # spread of the times of computing alone, over their median, that shows other programs
 
 Record = dict[str, Any]
 
@@ -30,19 +29,19 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     ----------
     case : Case
     measured : dict
-        What `measure.measure` returns, and as ``binding`` the host and cores of each rank.
+        The result of `measure.measure`, and the host and cores of each rank as ``binding``.
 
     Returns
     -------
     dict
         ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``; ``off_s``,
         ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and ``model_poll_s``
-        (`overlap.timing.model`, without fill and drain); ``core_s``, core time of exchanging per call of the last
-        mode, and ``model_cores_s``, the model's time with it; ``hidden`` of auto; ``gain`` = off/auto, with its bounds
-        ``gain_bound`` = (C + T)/max(C, T) and ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N;
-        ``max_rel_error``; ``control_hidden`` and ``control_ok``, None on shared memory; ``took_s``, seconds of every
-        step of the measurement; the peer's times, where it ran. Without auto among the modes, its place in
-        ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
+        (`overlap.timing.model`, without fill and drain); ``core_s``, the core time of exchanging per call of the last
+        mode, and ``model_cores_s``, the model's time with this core time; ``hidden`` of auto; ``gain`` = off/auto, with
+        its bounds ``gain_bound`` = (C + T)/max(C, T) and ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N
+        log2 N; ``max_rel_error``; ``control_hidden`` and ``control_ok``, None on shared memory; ``took_s``, seconds of
+        every step of the measurement; the peer's times, if it ran. If auto is not among the modes, ``auto_choice``,
+        ``hidden`` and ``gain`` are those of the last mode.
     """
     seconds = measured["seconds"]
     median = {name: statistics.median(values) for name, values in seconds.items()}
@@ -111,7 +110,7 @@ def _finite(value: float) -> float | None:
 def pooled(records: Sequence[Record]) -> Record:
     """Make one record of several of the same case, as if all their rounds had been measured at once.
 
-    What is no time (``auto_choice``, ``binding``) is the last record's.
+    Entries that are not times (``auto_choice``, ``binding``) come from the last record.
     """
     *_, last = records
     seconds = {
@@ -132,23 +131,23 @@ def pooled(records: Sequence[Record]) -> Record:
 
 
 def busy(record: Record) -> bool:
-    """Return whether something else ran on the cores, because times of computing alone differ much."""
+    """Return whether times of computing alone differ so much that other programs must have used the cores."""
     low, high = record["spread"]["C"]
     return disturbed((high - low) / record["C_s"])
 
 
 def disturbed(spread: float | None) -> bool:
-    """Return whether times of the same work differ so much, over their median, that something else must have run."""
+    """Return whether times of the same work differ so much, over their median, that other programs must have run."""
     return spread is not None and spread > BUSY_SPREAD
 
 
 def doubt(where: str, what: str, verdict: str) -> str:
-    """Make the warning of times that were `disturbed`: `what` took now long, now short, so `verdict`."""
+    """Make the warning that times of `what` varied much, and that therefore `verdict` holds."""
     return f"warning: {where}: {what}: something else ran on these cores, and {verdict}"
 
 
 def crowded(record: Record) -> list[str]:
-    """Find the hosts on which the ranks' workers are more than the cores they may use."""
+    """Find the hosts on which the ranks have more workers than cores."""
     cores: dict[str, set[int]] = {}
     workers: dict[str, int] = {}
     for place in record["binding"]:
@@ -158,7 +157,7 @@ def crowded(record: Record) -> list[str]:
 
 
 def imbalance(record: Record) -> str | None:
-    """Which ranks wait for slower ones, where some wait clearly longer than others."""
+    """Name the ranks that wait for slower ones, if some ranks wait clearly longer than others."""
     waiting = record.get("waiting") or [0.0]  # an older report has none
     least = min(range(len(waiting)), key=waiting.__getitem__)
     if max(waiting) - waiting[least] < UNEVEN:
@@ -176,7 +175,7 @@ def imbalance(record: Record) -> str | None:
 
 
 def warnings(record: Record) -> list[str]:
-    """Return what a reader of the record must know, as lines of text."""
+    """Return the warnings that a reader of the record needs, as lines of text."""
     lines = []
     if hosts := crowded(record):
         lines.append(

@@ -1,7 +1,7 @@
-"""The C + OpenMP yardstick of `bench/reference` on a case's job: only in a checkout.
+"""Runs the C + OpenMP program of `bench/reference` on a case's job; this needs a checkout.
 
-Not one of the interleaved columns, because it is a program of its own; it runs right after the
-case, on the same kind of ranks and links.
+The C program is a separate process, so it cannot take turns with the other columns: it runs right after the case, on
+the same kind of ranks and links.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from .cases import Case
 
-PROGRAM = Path("bench", "reference", "scan.py")  # in a checkout
+PROGRAM = Path("bench", "reference", "scan.py")  # below the root of a checkout
 
 
 def find_program() -> Path | None:
@@ -22,7 +22,7 @@ def find_program() -> Path | None:
 
 
 def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
-    """Time the C program, its best of a few thread and chunk counts.
+    """Time the C program with a few numbers of threads and chunks; report the fastest.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""A report: the records of several cases, and on what they were measured. Knows no MPI.
+"""Reports: the records of several cases, with the machine and versions that they were measured on. Uses no MPI.
 
-A report of any command is one JSON file, whose ``schema`` is the version of all that is in it, the
-records too: raise it when a reader of the old would misread the new.
+The report of any command is one JSON file. Its ``schema`` is the version of the whole content, records included. Raise
+it if code that reads the old version would misread the new one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Look up the versions of the packages that matter, those that are installed."""
+    """Look up the versions of the relevant packages that are installed."""
     versions = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -96,7 +96,7 @@ def commit() -> str | None:
 
 
 def write(report: Report, path: str | os.PathLike[str], complete: bool = True) -> None:
-    """Write a report as JSON with a digest of itself; the file appears whole or not at all.
+    """Write a report as JSON with its digest; the file appears whole or not at all.
 
     The report is not `complete` while cases are left; finished cases survive a job that ends early.
     """
@@ -110,9 +110,9 @@ def read(path: str | os.PathLike[str]) -> Report:
     Raises
     ------
     InputError
-        The file is cut off, was changed, is something else, or is of another version.
+        The file is cut off, was changed, is no report, or has another version.
     OSError
-        It cannot be read, or is no file.
+        The file cannot be read, or the path is no file.
     """
     expected = f"expected a report of `overlap bench`, `demo` or `scale run`, schema {SCHEMA}"
     try:

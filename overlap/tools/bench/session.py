@@ -1,7 +1,7 @@
-"""Measurements as the commands see them: ranks are started, their events collected into a report.
+"""Measurements for the commands: starts ranks and collects their events into a report.
 
-This side knows no MPI unless a launcher started it already: then it is one of the ranks itself,
-and only rank 0 gets answers.
+This process uses no MPI, unless a launcher started it: then it is one of the ranks itself, and only rank 0 gets
+results.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EXTRA = "pip install 'overlap-mpi[demo]'"
 
 
 class CommandError(RuntimeError):
-    """A command cannot do what it was asked; the message is for the terminal."""
+    """Raised if a command cannot do what it was asked to; the message is for the terminal."""
 
 
 def need(*modules: str) -> None:
-    """Fail with one clear line where an optional package is missing."""
+    """Raise an error of one line if an optional package is missing."""
     for module in modules:
         try:
             __import__(module)
@@ -46,9 +46,8 @@ def run_spec(
     burst: int | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Run a spec of `rank.run` on ranks of its own, or on those this process is one of.
-
-    There, `ranks` may be fewer than there are, or None for all.
+    """Run a spec of `rank.run` on new ranks, or, under a launcher, on the ranks of this job. In a job, `ranks` may be
+    fewer than the job has, or None for all.
 
     Raises
     ------
@@ -59,7 +58,7 @@ def run_spec(
     if launch.under_mpi():
         rank.run(spec, on_event)
         return
-    # -P: a directory named overlap in the current one is not us.
+    # -P: do not import a folder named overlap in the current directory.
     status = launch.run_ranks(
         [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)],
         ranks=ranks or 1,
@@ -76,14 +75,14 @@ def run_spec(
 
 
 def environment(ranks: int) -> dict[str, Any] | None:
-    """Start ranks and return what `rank.environment` finds on them; None off rank 0."""
+    """Start ranks and return the result of `rank.environment`; None on ranks other than 0."""
     events: dict[str, Any] = {}
     run_spec({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
     return events.get("environment")
 
 
 def refuse_links_under_mpi(link: str | None) -> None:
-    """Fail where links are asked for, and mpiexec started this process."""
+    """Raise an error if links are asked for although mpiexec started this process."""
     if link is not None and launch.under_mpi():
         raise CommandError(
             "--link makes ranks and links of its own, and mpiexec started this "
@@ -92,7 +91,7 @@ def refuse_links_under_mpi(link: str | None) -> None:
 
 
 def at_hand(ranks: int) -> int | None:
-    """`ranks`, or None for all of those that mpiexec started already."""
+    """Return `ranks`, or None for all ranks if mpiexec started this process."""
     return None if launch.under_mpi() else ranks
 
 
@@ -118,7 +117,7 @@ def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
 
 
 class Session:
-    """Cases measured one after the other into one report, under one progress bar.
+    """Measures cases one after the other, with one report and one progress bar.
 
     Parameters
     ----------
@@ -136,7 +135,7 @@ class Session:
 
     @contextmanager
     def progress(self, cases: int) -> Iterator[None]:
-        """Show a bar for so many cases, on standard error."""
+        """Show a progress bar for a number of cases on standard error."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -153,14 +152,13 @@ class Session:
             bar.update(self._task, description="done", what="", completed=cases)
 
     def measure(self, case: Case, link: str | None, ranks: int | None) -> Record | None:
-        """Measure one case on links of that rate (None: shared memory).
-
-        Under mpiexec it runs on the first `ranks` of those at hand (None: all).
+        """Measure one case on links of a rate (None: shared memory). Under mpiexec it runs on the first `ranks` of the
+        job (None: on all).
 
         Returns
         -------
         dict or None
-            Its record, also added to the report; None off rank 0.
+            The record, which is also added to the report; None on ranks other than 0.
         """
         finished = len(self.report["cases"])
         name = "the ranks at hand" if launch.under_mpi() else (f"links of {link}" if link else "shared memory")
@@ -194,7 +192,7 @@ class Session:
         self.report["notes"].append(text)
 
     def print(self) -> Any:
-        """Print the table, then what a reader must know; the console, for more."""
+        """Print the table and the warnings; return the console for further output."""
         from rich.console import Console
 
         console = Console()

@@ -1,7 +1,7 @@
 """Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
-In every round each way is timed once, one after the other, in an order that is drawn: none has always the same one
-before it. A time is from a barrier to the end of the slowest rank, and the report has the median.
+In every round each way is timed once, one after the other, in random order, so that no way always follows the same
+other way. A time is from a barrier to the end of the slowest rank, and the report has the median.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .products import SEVEN, LateSums, Listed, NotHidden, StoredByRows, products
 from .sweeps import Ways, sweeps
 
 _ITERATIONS = 30
-_RTOL = 1e-8  # of a multigrid solution
+_RTOL = 1e-8  # tolerance of a multigrid solution
 MATRICES = ("poisson", "elastic", "rock")
 
 
@@ -74,7 +74,7 @@ def measure(
     matrix : {"poisson", "elastic", "rock"}
         7 points; 3 x 3 blocks at 27 points (spmv and cg); diffusion whose coefficient goes from 1e-5 to 1e5 (mgcg).
     delay_s : float
-        What a sum over all ranks takes at least in the `delayed` ways of a cg; there are none without.
+        Least time of a sum over all ranks in the `delayed` ways of cg, in seconds; 0 leaves these ways out.
     workers : int
         Threads of a rank that share the products of a matrix.
 
@@ -90,9 +90,9 @@ def measure(
         * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing; ``pipelined_s``, one of `pipecg`;
           ``delayed_s`` and ``delayed_pipelined_s``, the first and the third with delayed sums; ``chosen``, what
           `faster_cg` chooses, and ``delayed_chosen``.
-        * spmv and cg, elastic: ``full_s``, no half of the matrix left out; ``naive_s``, nor rows in an order by kind,
-          but found by lists.
-        * cg and mgcg: ``iterations`` to 1e-8; of an elastic cg by what its times are called.
+        * spmv and cg, elastic: ``full_s`` with both halves of the matrix stored; ``naive_s`` moreover with rows in the
+          user's order, found by lists.
+        * cg and mgcg: ``iterations`` to 1e-8; for an elastic cg one number for each way.
         * mgcg: ``iteration_s``, ``setup_s``, ``solve_s``; ``switch``, the level from which coarser ones are gathered.
         * where petsc4py is installed: ``petsc_s``, a product, an iteration or a solution of PETSc (BAIJ where there are
           blocks); ``petsc_half_s``, the same with half of the blocks stored (SBAIJ); ``petsc_setup_s``, GAMG's.
@@ -110,7 +110,7 @@ def measure(
     for name in names:
         ways[name]()
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    order = np.random.default_rng(0)  # the same on all ranks
+    order = np.random.default_rng(0)  # the same seed on all ranks
     for _ in range(rounds):
         for name in order.permutation(names).tolist():
             comm.Barrier()
@@ -184,9 +184,8 @@ def _sparse(
 def _multigrid(
     comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int
 ) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
-    """Diffusion with u = 0 on the last plane, and sources of 1; slabs.
-
-    Rock is log10(c) = 5 sin sin sin with a period of 16 cells.
+    """Measure a diffusion problem with u = 0 on the last plane and sources of 1, on slabs. The coefficient of "rock" is
+    log10(c) = 5 sin sin sin with a period of 16 cells.
     """
     blocks = Blocks(shape, (comm.size, 1, 1))
     waves = np.meshgrid(

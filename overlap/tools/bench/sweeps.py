@@ -14,8 +14,8 @@ from ...arrays import Blocks
 from ...compiled import njit
 from ...halo import Halo
 
-_LOOKS = 8  # at the halo during a sweep
-_FEW_LOOKS = 4  # where the system sends a whole message by itself: more take longer than what they hide
+_LOOKS = 8  # polls of the halo during a sweep
+_FEW_LOOKS = 4  # polls if the system sends whole messages by itself: more polls cost more than they hide
 _SHORT_NBYTES = 2**18
 
 Ways = dict[str, Callable[[], Any]]
@@ -23,9 +23,7 @@ Ways = dict[str, Callable[[], Any]]
 
 @njit
 def sweep(u: Any, v: Any, first: int, last: int) -> None:
-    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other
-    axes.
-    """
+    """Set v to the sum of six neighbours minus 6 u, on planes `first` to `last` - 1; only planes have ghosts."""
     for z in range(first, last):
         for y in range(1, u.shape[1] - 1):
             low, high, centre, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
@@ -88,7 +86,7 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
             sweep(u, v, first, last)
             first = last
         pending.wait()
-        sweep(u, v, first, own.stop)  # in one go: nothing is left to be hidden
+        sweep(u, v, first, own.stop)  # in one piece: nothing is left to hide
         sweep(u, v, own.start, inner.start)
 
     def plain() -> None:

@@ -1,4 +1,4 @@
-"""Records in words and as tables, for the terminal and in Markdown. Knows no MPI."""
+"""Shows records in words and as tables, for the terminal and in Markdown. Uses no MPI."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _control(record: Record) -> str:
     return f"[{colour}]{record['control_hidden']:.2f}[/{colour}]"
 
 
-# (words, how to show it, whether it is shown only where some case has a value)
+# (words, function that formats the value, whether the row is left out if no case has a value)
 ROWS = (
     ("C, computing alone", _ms("C"), False),
     ("   bare 1-D FFTs in it", _ms("bare_fft"), True),
@@ -88,24 +88,24 @@ ROWS = (
     ("C + OpenMP, blocking calls", _ms("reference"), True),
 )
 
-LABEL_WIDTH, COLUMN_WIDTH = 20, 19  # in characters, with borders: less would break numbers apart
+LABEL_WIDTH, COLUMN_WIDTH = 20, 19  # in characters, with borders: narrower columns would break numbers
 
 
 def heading(records: Sequence[Record]) -> str:
-    """Return what a table holds, for the line above it."""
+    """Return the heading of a table."""
     first = records[0]
     calls = f" of {first['calls']} calls" if first.get("calls", 1) > 1 else ""
     return f"{title(first)}: times in ms, median of {first['rounds']} rounds{calls} (range)"
 
 
 def title(record: Record) -> str:
-    """Return what was measured, in words."""
+    """Describe the measured job in words."""
     workers = "" if record["workers"] == 1 else f" of {record['workers']} workers"
     return f"{work(record)}, {record['ranks']} ranks{workers}"
 
 
 def work(record: Record) -> str:
-    """Name the whole of the work, in words, however many ranks share it."""
+    """Describe the work of all ranks together in words."""
     job, count = JOBS[record["workload"]], record["slices"]
     order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
     exchange = f", exchanged as {record['exchange']}" if record.get("exchange") else ""
@@ -132,9 +132,7 @@ def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def tables(records: Sequence[Record], width: int) -> list[Any]:
-    """Make `rich.table.Table`s of records of the same job for a terminal: all in one, or one each where that is too
-    wide.
-    """
+    """Make `rich.table.Table`s of records of one job: one table, or one each if the terminal is too narrow."""
     if LABEL_WIDTH + COLUMN_WIDTH * len(records) <= width:
         return [table(records)]
     return [table([record]) for record in records]

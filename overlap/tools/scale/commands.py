@@ -227,7 +227,7 @@ def _submit(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def _command(given: argparse.Namespace, case: Case, layout: JobLayout, json_path: Path) -> list[str]:
-    """Make the command that each rank of a script runs."""
+    """Make the command that each rank of a job script runs."""
     return [
         given.python,
         "-m",

@@ -1,9 +1,7 @@
-"""Time, acceleration and gain against the number of ranks, as in the GKV document.
-
-(The application note on hiding MPI communication with OpenMP threads.) Beside what was measured stand
-the model's values for the C and T measured at the same point: C + T without overlap, C + T/N with a
-communicator that takes a core (T where that is more), and the bound max(C, T). There is a panel for
-each kind of link and number of workers.
+"""Draws time, acceleration and gain over the number of ranks, as in the GKV application note on hiding MPI
+communication with OpenMP threads. Beside the measured times stand the model's values for C and T measured at the same
+point: C + T without overlap, C + T/N with a communicator that takes a core (T if that is larger), and the bound max(C,
+T). There is a panel for each kind of link and number of workers.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ def draw(records: Sequence[Record], name: str, path: str | os.PathLike[str]) -> 
     Parameters
     ----------
     records : list of dict
-        In the order that `pool` gives them.
+        In the order of `merge.pool`.
     name : str
     path : path-like
     """

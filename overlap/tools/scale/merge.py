@@ -1,4 +1,4 @@
-"""Reports of one piece of work, merged: one record for each point of the matrix."""
+"""Merges reports of one piece of work into one record for each point of the matrix."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Record], list[s
     records : list of dict
         One for each link, number of workers and number of ranks, in this order.
     notes : list of str
-        What a reader must know.
+        Remarks for the reader.
     sources : list of dict
         The reports, without their cases, with their ``file``.
 
     Raises
     ------
     InputError
-        A file is no whole report of this version, or the work differs.
+        A file is no complete report of this version, or the reports are of different work.
     OSError
     """
     contents = {str(path): report.read(path) for path in paths}
@@ -81,5 +81,5 @@ def panels(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def caption(record: Record) -> str:
-    """Return what a panel shows."""
+    """Return the caption of a panel."""
     return f"{table.place(record)}, N = {record['workers']} worker(s) per rank"

@@ -1,12 +1,12 @@
-"""`overlap scale run`: one piece of work on a matrix of ranks x workers x waiting modes.
+"""`overlap scale run`: measures one piece of work on a matrix of ranks x workers x ways to wait.
 
 Every point of the matrix is a case of `overlap.tools.bench`: results are checked first, and the rounds of
 its modes are interleaved. Without a launcher each point gets fresh ranks, pinned to cores of their
 own, on shared memory or on shaped links. Under a launcher (a job of a scheduler) a point takes the
 first ranks of the allocation, which the launcher has placed and bound; the others sleep meanwhile.
 
-Passes repeat the matrix, forth and back, and pool the rounds of a point: then also times of
-different numbers of ranks were measured close to each other.
+Passes go through the matrix forth and back, and pool the rounds of a point. So times of different numbers of ranks,
+too, are measured close to each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(
     command : list of str
         For the report.
     ranks : sequence of int or None
-        None: all that mpiexec started, or one per core.
+        None: all ranks that mpiexec started, or one per core.
     workers : sequence of int
         Per rank.
     path : str
@@ -70,7 +70,7 @@ def run(
     session = Session(command, burst, deadline_s)
     session.report["job"] = scheduler_job()
     if not under_mpi:
-        reports.write(session.report, path, complete=False)  # or fail now, not after an hour
+        reports.write(session.report, path, complete=False)  # fails now if it must, not after an hour
     record = None
     with session.progress(passes * len(points)):
         for number in range(passes):
@@ -88,7 +88,7 @@ def run(
 
 
 def scheduler_job(environ: Mapping[str, str] = os.environ) -> dict[str, str] | None:
-    """Find the scheduler's job that this process is part of, {"scheduler", "id"}, or None."""
+    """Return the scheduler's job that this process belongs to, {"scheduler", "id"}, or None."""
     return next(
         ({"scheduler": name, "id": environ[variable]} for name, variable in _JOB_IDS.items() if variable in environ),
         None,

@@ -1,4 +1,4 @@
-"""`overlap scale report`: reports of one piece of work, merged; a table, three figures, one page."""
+"""`overlap scale report`: merges reports of one piece of work into a table, three figures and a page."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _ratio(value: float | None) -> str:
 
 
 def _over(record: Record, key: str) -> str:
-    """Return how many times the automatic plan's time a column takes."""
+    """Return the time of a column over that of the automatic plan."""
     auto_s, other_s = record["auto_s"], record[key]
     return _ratio(other_s / auto_s if auto_s and other_s else None)
 
 
-COLUMNS: dict[str, Callable[[Record], str]] = {  # heading: cell of a record; times in ms
+COLUMNS: dict[str, Callable[[Record], str]] = {  # heading: function that makes a record's cell; times in ms
     "link": tables.place,
     "workers N": lambda record: str(record["workers"]),
     "ranks": lambda record: str(record["ranks"]),
@@ -61,7 +61,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {  # heading: cell of a record; ti
 
 
 def rows(records: Sequence[Record]) -> list[list[str]]:
-    """Fill the table's cells, headings first; without columns in which no record has a value."""
+    """Make the rows of the table, headings first; leave out columns in which no record has a value."""
     shown = {
         heading: cells
         for heading, cell in COLUMNS.items()
@@ -71,13 +71,13 @@ def rows(records: Sequence[Record]) -> list[list[str]]:
 
 
 def heading(records: Sequence[Record]) -> str:
-    """Return what the table holds, in a line."""
+    """Return the heading of the table, one line."""
     rounds = sorted({record["rounds"] for record in records})
     return f"{tables.work(records[0])}: ms, median (range) of {' or '.join(map(str, rounds))} rounds"
 
 
 def show(records: Sequence[Record], notes: Sequence[str], paths: Sequence[object]) -> None:
-    """Print the table, one block per panel, and what a reader must know."""
+    """Print the table, one block per panel, and the warnings."""
     from rich.console import Console
     from rich.table import Table
 
@@ -100,7 +100,7 @@ def show(records: Sequence[Record], notes: Sequence[str], paths: Sequence[object
 
 
 def warnings(records: Sequence[Record]) -> list[str]:
-    """Collect the warnings of all records, with the point they are about."""
+    """Collect the warnings of all records, each with the point that it concerns."""
     lines = []
     for record in records:
         for line in record_warnings(record):
@@ -114,7 +114,7 @@ def warnings(records: Sequence[Record]) -> list[str]:
 def page(
     records: Sequence[Record], notes: Sequence[str], sources: Sequence[dict[str, Any]], pictures: dict[str, bytes]
 ) -> str:
-    """Make the page's text: table, figures and where they come from, and nothing from outside.
+    """Make the page's text: table, figures and their sources, with no references to other files.
 
     Parameters
     ----------

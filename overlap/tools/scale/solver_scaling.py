@@ -1,7 +1,7 @@
-"""`overlap scale run cg | spmv | mgcg`: a sparse solver on growing numbers of ranks.
+"""`overlap scale run cg | spmv | mgcg`: measures a sparse solver on growing numbers of ranks.
 
-Strong scaling has one global problem, weak scaling the same part of one on every rank. Each number of ranks is one
-measurement of `overlap.tools.bench.solvers`, on fresh ranks, or on the first ones of a launcher's.
+In strong scaling the global problem stays the same, in weak scaling the part of each rank. Each number of ranks is one
+measurement of `overlap.tools.bench.solvers`, on new ranks, or on the first ranks of a launcher's job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAIN = {
     "spmv": ("product", "auto_s", "off_s"),
     "cg": ("iteration", "iteration_s", "plain_s"),
     "mgcg": ("solution", "solve_s", "setup_s"),
-}  # what is reported: its name, its time, and the time beside it
+}  # the reported result: its name, its time, and the time that it is compared with
 BESIDE = {"off_s": "not hidden", "plain_s": "not hidden", "setup_s": "set-up"}
 
 
@@ -49,10 +49,10 @@ def run(
     ranks : sequence of int or None
         None: all that mpiexec started, or one to as many as there are cores.
     workers : sequence of int
-        Per rank; each number with each number of ranks.
+        Worker threads per rank; each number is measured with each number of ranks.
     path : str
     weak : bool
-        The shape is that of each rank; along the first axis there are so many as there are ranks.
+        The shape is that of each rank; the ranks' parts lie side by side along the first axis.
     shape, matrix, rounds
         See `overlap bench`.
     link : str, optional
@@ -146,7 +146,7 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
-    """Return how many times faster than with the fewest ranks of so many workers; in weak scaling at best 1."""
+    """Return the acceleration over the fewest ranks with the same number of workers; in weak scaling at most 1."""
     key = MAIN[record["workload"]][1]
     first = min(
         (other for other in records if other["workers"] == record["workers"]),

@@ -1,8 +1,8 @@
-"""`overlap scale submit`: job scripts for a cluster, one per number of nodes.
+"""`overlap scale submit`: writes job scripts for a cluster, one per number of nodes.
 
 A script is a template of the scheduler (`templates/`, or a site's own file: `string.Template`, its
-own dollars doubled) filled with `fields`. What depends on both the scheduler and the MPI library is
-in `LAUNCHERS`, what depends on the library alone in `ENVIRONMENT`.
+own dollars doubled) filled with `fields`. Lines that depend on both the scheduler and the MPI library are in
+`LAUNCHERS`, those that depend on the library alone in `ENVIRONMENT`.
 
 Progress. The communicator thread of `overlap` moves the messages, in a blocking call or by testing.
 A progress thread of the MPI library's own would only compete with it for a core, and demands
@@ -21,19 +21,19 @@ from string import Template
 
 from ...errors import InputError
 
-SCHEDULERS = {"slurm": "sbatch", "pjm": "pjsub", "pbs": "qsub"}  # and what submits a script
+SCHEDULERS = {"slurm": "sbatch", "pjm": "pjsub", "pbs": "qsub"}  # name: command that submits a script
 
-# {..} are names of `fields`.
+# Names in braces are those of `fields`.
 LAUNCHERS = {
-    # Slurm's own launcher places and binds. Open MPI 5 knows PMIx only; MPICH and Intel MPI, PMI2.
+    # Slurm's own launcher places and binds ranks. Open MPI 5 supports PMIx only, MPICH and Intel MPI support PMI2.
     ("slurm", "openmpi"): "srun --mpi=pmix {slurm}",
     ("slurm", "mpich"): "srun --mpi=pmi2 {slurm}",
     ("slurm", "intel"): "srun --mpi=pmi2 {slurm}",
-    # Elsewhere the library's launcher does; under PBS all three read the nodes from PBS_NODEFILE.
+    # Under other schedulers the MPI library's launcher does so; under PBS all three read the nodes from PBS_NODEFILE.
     ("pbs", "openmpi"): "mpiexec -n {ranks} {openmpi}",
     ("pbs", "mpich"): "mpiexec -n {ranks} -ppn {ranks_per_node} -bind-to core:{cores_per_rank}",
     ("pbs", "intel"): "mpiexec -n {ranks}",
-    # Fujitsu's places and binds as the job was laid out; the report tells what each rank got.
+    # Fujitsu's launcher places and binds ranks as the job asked for; the report shows the cores of each rank.
     ("pjm", "fujitsu"): "mpiexec -n {ranks} --mca opal_progress_thread_mode 0",
     ("pjm", "openmpi"): 'mpiexec -n {ranks} -machinefile "$PJM_O_NODEINF" {openmpi}',
 }
@@ -42,7 +42,7 @@ _PARTS = {
     "--cpus-per-task={cores_per_rank} --threads-per-core=1 --cpu-bind=cores",
     "openmpi": "--map-by ppr:{ranks_per_node}:node:PE={cores_per_rank} --bind-to core",
 }
-ENVIRONMENT = {  # of each library: lines of the script
+ENVIRONMENT = {  # for each library: lines of the script
     "openmpi": "# Open MPI has no progress thread to switch off.",
     "mpich": "# No progress thread: overlap's communicator does its work.\nexport MPIR_CVAR_ASYNC_PROGRESS=0",
     "intel": "# No progress thread: overlap's communicator does its work.\nexport I_MPI_ASYNC_PROGRESS=0",
@@ -60,7 +60,7 @@ _DIRECTIVES = {
     "pbs": {"queue": "#PBS -q {}", "account": "#PBS -A {}"},
     "pjm": {"queue": '#PJM -L "rscgrp={}"', "account": "#PJM -g {}"},
 }
-_CORES = {  # by whether the communicator has a core of its own
+_CORES = {  # key: whether the communicator has a core of its own
     False: """\
 # Cores: {cores_per_rank} per rank, and as many workers.
 # The communicator thread has no core of its own: polling, it sleeps between two polls (towards
@@ -74,7 +74,7 @@ _CORES = {  # by whether the communicator has a core of its own
 
 @dataclass(frozen=True, kw_only=True)
 class JobLayout:
-    """How ranks lie on nodes.
+    """Describes how ranks are placed on nodes.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class JobLayout:
     Raises
     ------
     InputError
-        There are too few cores.
+        A node has too few cores.
     """
 
     nodes: int
@@ -104,17 +104,17 @@ class JobLayout:
 
     @property
     def ranks(self) -> int:
-        """Ranks in all."""
+        """Return the number of ranks on all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property
     def cores_per_rank(self) -> int:
-        """Cores that are bound to a rank; those that are left over stay idle."""
+        """Return the number of cores that are bound to each rank; cores that are left over stay idle."""
         return self.cores_per_node // self.ranks_per_node
 
     @property
     def workers(self) -> int:
-        """Workers per rank."""
+        """Return the number of workers per rank."""
         return self.cores_per_rank - self.dedicated_core
 
 
@@ -130,7 +130,7 @@ def fields(
     account: str | None = None,
     setup: str = "",
 ) -> dict[str, str]:
-    """Collect what a template may refer to, {name: text}.
+    """Collect the fields that a template may refer to, {name: text}.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def fields(
     Raises
     ------
     InputError
-        Scheduler and library do not go together, or a text would break the script.
+        The scheduler and the MPI library do not work together, or a text would break the script.
     """
     if (scheduler, mpi) not in LAUNCHERS:
         fitting = [library for where, library in LAUNCHERS if where == scheduler]
@@ -190,12 +190,12 @@ def own_template(scheduler: str) -> str:
 
 
 def script(values: Mapping[str, str], *, scheduler: str, template: str | None = None) -> str:
-    """Fill a template, the scheduler's or that in a file.
+    """Fill the template of the scheduler, or that of a file.
 
     Raises
     ------
     InputError
-        The template refers to something else than `values`.
+        The template refers to a name that is not in `values`.
     OSError
     """
     text = own_template(scheduler) if template is None else Path(template).read_text("utf-8")
@@ -213,4 +213,4 @@ def script(values: Mapping[str, str], *, scheduler: str, template: str | None = 
     lines = filled.substitute(values).splitlines()
     return (
         "\n".join(line for line, after in zip(lines, [*lines[1:], None]) if line or after) + "\n"
-    )  # an empty field leaves no gap
+    )  # lines of empty fields are dropped
