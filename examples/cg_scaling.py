@@ -1,4 +1,4 @@
-"""What conjugate gradients on many ranks take, simulated: collectives by remote writes beside MPI's.
+"""Simulates the time of conjugate gradients on many ranks, with collectives by remote writes and with MPI's.
 
     python examples/cg_scaling.py [nasa2910 ... nd24k] [--ranks 1 2 4 8 16 32 64] [--jitter 0.05]
 
@@ -32,7 +32,7 @@ RANKS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long a message takes: seconds for a start, and bytes per second."""
+    """Describes the time of a message: seconds for its start, and bytes per second."""
 
     start_s: float
     bandwidth_Bps: float
@@ -40,14 +40,14 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Network:
-    """A way to communicate.
+    """Describes a way to communicate.
 
     Attributes
     ----------
     protocols : tuple of Protocol
-        The faster one takes a message.
+        For each message the faster one is used.
     call_s, step_s : float
-        What an allreduce of one number takes: once, and for each step.
+        Time of an allreduce of one number: once, and for each step.
     torus : bool
         Whether messages of a step share links, see `load`; otherwise all nodes are joined by a switch.
     """
@@ -58,28 +58,28 @@ class Network:
     torus: bool
 
     def message_s(self, nbytes: float, load: int) -> float:
-        """Seconds of a message, where so many share a link."""
+        """Return the seconds of a message if a number of messages share a link."""
         return min(one.start_s + load * nbytes / one.bandwidth_Bps for one in self.protocols)
 
 
 # GPU to GPU: 1.9 us and 2.8 GB/s; processor to processor, table 6: 1.5, 2.6, 5.0, 6.4 us on 2, 4, 8, 16 nodes.
 REMOTE_WRITES = Network((Protocol(1.9e-6, 2.8e9),), 0.0, 1.6e-6, True)
 # 3.5 us for 16 bytes, 4.4 GB/s at most, and as fast as remote writes at 128 KB: so long messages start within 19 us.
-# That the short ones' protocol is good for up to 16 KB is an assumption. Table 6: 5.2, 8.1, 10.4, 14.2 us.
+# It is assumed that the protocol of short messages is used up to 16 KB. Table 6: 5.2, 8.1, 10.4, 14.2 us.
 MPI = Network((Protocol(3.5e-6, 0.9e9), Protocol(19e-6, 4.4e9)), 2.3e-6, 2.9e-6, False)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a rank computes with.
+    """Describes the processor with which a rank computes.
 
     Attributes
     ----------
     bandwidth_Bps : float
-        Its memory's, with error correction: three quarters of the data sheet's 250 GB/s.
+        Bandwidth of its memory with error correction: three quarters of the data sheet's 250 GB/s.
     product_s, dot_s, update_s : float
-        Before a kernel works. The dot product's, with its result on the processor, is the paper's 14 us; the others are
-        assumed.
+        Start-up times of kernels. The dot product's, with its result on the processor, is the paper's 14 us; the others
+        are assumed.
     """
 
     bandwidth_Bps: float = 187e9
@@ -88,27 +88,29 @@ class Gpu:
     update_s: float = 5e-6
 
     def product(self, rows: float, entries: float) -> float:
-        """Seconds of a sparse matrix times a vector: values and columns, starts and results."""
+        """Return the seconds of a sparse matrix times a vector, from the bytes of values, columns, starts and
+        results."""
         return self.product_s + (12 * entries + 12 * rows) / self.bandwidth_Bps
 
     def dot(self, rows: float) -> float:
-        """Seconds of a dot product."""
+        """Return the seconds of a dot product."""
         return self.dot_s + 16 * rows / self.bandwidth_Bps
 
     def update(self, rows: float) -> float:
-        """Seconds of a vector plus another one times a number."""
+        """Return the seconds of adding a multiple of a vector to another one."""
         return self.update_s + 24 * rows / self.bandwidth_Bps
 
 
 def ring_order(ranks: int) -> list[int]:
-    """Ranks around a ring, so that partners of late steps, whose messages are long, are close: bits reversed."""
+    """Order ranks around a ring by reversed bits, so that partners in late steps, which exchange long messages, are
+    close."""
     bits = ranks.bit_length() - 1
     return [int(f"{place:0{bits}b}"[::-1], 2) if bits else 0 for place in range(ranks)]
 
 
 @cache
 def load(ranks: int, distance: int) -> int:
-    """Messages on the busiest link where each rank sends to rank XOR distance, on a torus of 2 x ranks/2.
+    """Count the messages on the busiest link if each rank sends to rank XOR distance, on a torus of 2 x ranks/2.
 
     Two rings; the last step goes from one to the other. Within a ring every message takes the shorter way.
     """
@@ -127,7 +129,8 @@ def load(ranks: int, distance: int) -> int:
 
 
 def allgather(clocks: np.ndarray, nbytes: float, network: Network) -> np.ndarray:
-    """The clocks of all ranks after an allgather of so many bytes of each, by recursive doubling."""
+    """Return the clocks of all ranks after an allgather by recursive doubling, to which each rank contributes some
+    bytes."""
     ranks, distance = len(clocks), 1
     while distance < ranks:
         partner = np.arange(ranks) ^ distance
@@ -138,7 +141,7 @@ def allgather(clocks: np.ndarray, nbytes: float, network: Network) -> np.ndarray
 
 
 def allreduce(clocks: np.ndarray, network: Network) -> np.ndarray:
-    """The clocks of all ranks after an allreduce of one number, by dissemination."""
+    """Return the clocks of all ranks after an allreduce of one number, by dissemination."""
     ranks, distance = len(clocks), 1
     clocks = clocks + (network.call_s if ranks > 1 else 0.0)
     while distance < ranks:
@@ -150,8 +153,8 @@ def allreduce(clocks: np.ndarray, network: Network) -> np.ndarray:
 def iteration_s(
     name: str, ranks: int, network: Network, gpu: Gpu = Gpu(), jitter: float = 0.0, iterations: int = 100
 ) -> float:
-    """Seconds of an iteration of the slowest rank; `jitter` is the standard deviation of the logarithm of computing
-    times.
+    """Return the seconds of an iteration of the slowest rank; `jitter` is the standard deviation of the logarithm of
+    computing times.
     """
     rows, entries = (number / ranks for number in MATRICES[name])
     chance = np.random.default_rng(1)

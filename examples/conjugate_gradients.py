@@ -1,4 +1,4 @@
-"""Conjugate gradients, compiled whole: the vector is gathered and the sums are reduced by remote writes.
+"""Conjugate gradients as one compiled loop: the vector is gathered and the sums are reduced by remote writes.
 
     mpiexec -n 2 python examples/conjugate_gradients.py [nasa2910 | ... | nd24k | FILE.mtx] [--iterations 1000]
 
@@ -16,8 +16,8 @@ from time import perf_counter
 
 import mpi4py
 
-# Serialized is enough, and MPI is fastest then; MPI4PY_RC_THREAD_LEVEL=multiple in the environment is mpi4py's own
-# choice.
+# Serialized is enough, and with it MPI is fastest. MPI4PY_RC_THREAD_LEVEL=multiple in the environment chooses mpi4py's
+# default.
 mpi4py.rc.thread_level = os.environ.get("MPI4PY_RC_THREAD_LEVEL", "serialized")
 import numba
 import numpy as np
@@ -30,9 +30,9 @@ ROUNDS, TOLERANCE = 9, 1e-11
 
 
 def band(rows, entries, begin, end, seed=1):
-    """Rows from `begin` to `end` of a symmetric matrix: a dominant diagonal, and random diagonals beside it.
+    """Make the rows `begin` to `end` of a symmetric matrix with a dominant diagonal and random diagonals beside it.
 
-    The last one of these is as long as is needed for the whole matrix to have so many entries.
+    The length of the last diagonal is chosen such that the whole matrix has the given number of entries.
     """
     chance = np.random.default_rng(seed)
     offsets, wanted = [], (entries - rows) // 2
@@ -53,11 +53,11 @@ def band(rows, entries, begin, end, seed=1):
 
 
 def from_file(path, begin, end):
-    """The same rows of a Matrix Market file, and how many rows and entries it has."""
+    """Read the same rows from a Matrix Market file; return them and the file's numbers of rows and entries."""
     from scipy.io import mmread
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a matrix of SciPy or an array: both do
+        warnings.simplefilter("ignore", DeprecationWarning)  # SciPy may return a matrix or an array; both will do
         whole = mmread(path).tocsr()
     begin, end = min(begin, whole.shape[0]), min(end, whole.shape[0])
     part = whole[begin:end].sorted_indices()
@@ -83,7 +83,7 @@ def dot(a, b):
 
 @numba.njit(nogil=True, error_model="numpy")
 def step(alpha, direction, image, x, remainder):
-    """A step along the direction; returns the new square of the remainder's part."""
+    """Make a step along the direction; return the square of this rank's part of the new residual."""
     for place in range(len(x)):
         x[place] += alpha * direction[place]
         remainder[place] -= alpha * image[place]
@@ -98,7 +98,7 @@ def turn(beta, remainder, direction):
 
 @numba.njit(nogil=True, error_model="numpy")
 def solve(fast, size, starts, columns, values, b, x, iterations, tolerance):
-    """x with A x = b, of this rank's rows; returns the iterations that it took."""
+    """Solve A x = b for this rank's rows of x; return the number of iterations."""
     direction, everything, image = b.copy(), np.empty(len(b) * size), np.zeros(len(b))
     remainder = b.copy()
     rho = first = fast.allreduce(dot(remainder, remainder))
@@ -114,7 +114,7 @@ def solve(fast, size, starts, columns, values, b, x, iterations, tolerance):
 
 
 def solve_by_mpi(comm, size, starts, columns, values, b, x, iterations, tolerance):
-    """The same, with the same compiled loops and mpi4py's collectives."""
+    """Solve with the same compiled loops and mpi4py's collectives."""
     direction, everything, image = b.copy(), np.empty(len(b) * size), np.zeros(len(b))
     remainder, send, sums = b.copy(), np.zeros(1), np.zeros(1)
 
@@ -136,11 +136,11 @@ def solve_by_mpi(comm, size, starts, columns, values, b, x, iterations, toleranc
 
 
 def microseconds(comm, runs, b, expected, iterations):
-    """Times of an iteration of several solvers, in turns, of the slowest rank: the medians, of each round's quotient
-    too.
+    """Time an iteration of several solvers in turns, on the slowest rank; return the medians, also of the quotient in
+    each round.
 
-    Each round solves the system as often as takes so many iterations: beyond the solution there are no more numbers to
-    divide.
+    Each round repeats the whole solution until it has made the given number of iterations, because a solver cannot
+    iterate beyond the solution.
     """
 
     def solved_s(run, least):
@@ -180,7 +180,7 @@ def main():
             rows, _, entries = map(
                 int, next(line for line in Path(name).read_text().splitlines() if line[0] != "%").split()
             )
-        count = -(-rows // comm.size)  # the last rank has as many unknowns as the others, and rows as are left
+        count = -(-rows // comm.size)  # the last rank has as many unknowns, but fewer rows
         begin, end = (min(rows, place * count) for place in (comm.rank, comm.rank + 1))
         matrix = band(rows, entries, begin, end) if name in MATRICES else from_file(name, begin, end)
         entries = comm.allreduce(len(matrix[2]))

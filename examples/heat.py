@@ -5,9 +5,9 @@
 by explicit steps on the five-point stencil. Each rank has a block of the plate and a rim of ghost cells. The exchange
 of the rim hides behind the cells that need no ghost cell.
 
-Sines are eigenvectors of the stencil, so what a step does to them is known: sin(p pi x) sin(q pi y) is multiplied by
-1 - 4 c (sin^2(p pi h / 2) + sin^2(q pi h / 2)), where c = dt / h^2. The program compares with that, to rounding errors,
-and with the heat equation's own solution, exp(-(p^2 + q^2) pi^2 t), to the error of the scheme.
+Sines are eigenvectors of the stencil, so the effect of a step on them is known: sin(p pi x) sin(q pi y) is multiplied
+by 1 - 4 c (sin^2(p pi h / 2) + sin^2(q pi h / 2)), where c = dt / h^2. The program compares with that, to rounding
+errors, and with the heat equation's own solution, exp(-(p^2 + q^2) pi^2 t), to the error of the scheme.
 
     python examples/heat.py
     mpiexec -n 4 python examples/heat.py --points 127 --steps 800 --picture heat.png
@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 import overlap
 
-MODES = ((1, 1, 1.0), (3, 2, 0.7), (4, 4, 0.5))  # p, q and the amplitude at the start
+MODES = ((1, 1, 1.0), (3, 2, 0.7), (4, 4, 0.5))  # p, q and the initial amplitude
 C = 0.2  # dt / h^2; the scheme is stable up to 1/4
 
 
@@ -59,12 +59,12 @@ def main():
 
     with overlap.Halo(comm, blocks) as halo:
         (u,), (new,) = halo.empty(), halo.empty()
-        u[...] = new[...] = 0  # ghost cells at the edge of the plate stay so: u = 0 there
+        u[...] = new[...] = 0  # ghost cells at the edge of the plate stay 0: the boundary condition
         u[own] = modes(blocks, comm.rank, lambda p, q: 1)
         start = comm.gather(u[own].copy())
         for _ in range(options.steps):
             pending = halo.start(u)
-            step(u, new, inner)  # while the rim is on its way
+            step(u, new, inner)  # while the rim is exchanged
             pending.wait()
             for box in outer:
                 step(u, new, box)

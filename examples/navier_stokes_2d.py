@@ -31,7 +31,7 @@ from mpi4py import MPI
 
 import overlap
 
-SAVED_EVERY = 10  # steps, with --survive
+SAVED_EVERY = 10  # steps between saves, with --survive
 
 
 class NavierStokes:
@@ -65,7 +65,7 @@ class NavierStokes:
         """Return minus the bracket of stream function and vorticity, both spectra."""
         psi = -self.inverse_k2 * w
         psi_x, psi_y = 1j * self.kx * psi, 1j * self.ky * psi
-        mean = self.k2 == 0  # the mode of the mean, on the rank that has it
+        mean = self.k2 == 0  # the mean mode, on the rank that holds it
         psi_x[:, mean] += self.wind[1]
         psi_y[:, mean] -= self.wind[0]
         return -self.bracket(psi_x, psi_y, 1j * self.kx * w, 1j * self.ky * w)
@@ -80,14 +80,15 @@ class NavierStokes:
         return half**2 * w + dt / 6 * (half**2 * n1 + 2 * half * (n2 + n3) + n4)
 
     def invariants(self, w):
-        """Energy mean |grad psi|^2 / 2 and enstrophy mean w^2 / 2 by Parseval, ``(2, members)``."""
+        """Compute the energy, mean |grad psi|^2 / 2, and the enstrophy, mean w^2 / 2, by Parseval's theorem, ``(2,
+        members)``."""
         density = self.weight * np.abs(np.asarray(w)) ** 2 / 2
         sums = [(self.inverse_k2 * density).sum(axis=(1, 2)), density.sum(axis=(1, 2))]
         with self.runtime.detecting_losses("the sums of energy and enstrophy"):
             return self.comm.allreduce(np.array(sums), MPI.SUM)
 
     def energy_spectrum(self, w):
-        """Energy in the shells k - 1/2 <= |k| < k + 1/2, k = 0, 1, ...: ``(members, shells)``."""
+        """Compute the energy in the shells k - 1/2 <= |k| < k + 1/2, k = 0, 1, ...: ``(members, shells)``."""
         points = w.global_shape[-2]
         shell = np.rint(np.sqrt(self.k2)).astype(int)
         density = self.weight * self.inverse_k2 * np.abs(np.asarray(w)) ** 2 / 2
@@ -97,7 +98,7 @@ class NavierStokes:
 
 
 def random_vorticity(flow, plan, peaks):
-    """Spectra of random vortices about the wavenumbers `peaks`, the same on any number of ranks.
+    """Make spectra of random vortices about the wavenumbers `peaks`, the same on any number of ranks.
 
     The root mean square of each member's vorticity is 1.
     """
@@ -107,13 +108,13 @@ def random_vorticity(flow, plan, peaks):
         generator = np.random.default_rng(member)
         plane[...] = generator.standard_normal((points, points))[plan.real.local_slice[1]]
     k = np.sqrt(flow.k2) / np.array(peaks)[:, None, None]
-    resolved = np.maximum(abs(flow.kx), abs(flow.ky)) < points / 2  # what the bracket keeps
+    resolved = np.maximum(abs(flow.kx), abs(flow.ky)) < points / 2  # the modes that the bracket keeps
     w = resolved * k**2 * np.exp(-(k**2)) * plan.forward(noise)
     return w / np.sqrt(2 * flow.invariants(w)[1])[:, None, None]
 
 
 def taylor_green(plan, waves, wind, t):
-    """Vorticity cos(a x) cos(b y) of each member, carried along by the wind for a time t."""
+    """Return the vorticity cos(a x) cos(b y) of each member, carried along by the wind for a time t."""
     _, points, _ = plan.real.global_shape
     grid = 2 * np.pi / points * np.arange(points)
     x, y = grid - wind[0] * t, grid[plan.real.local_slice[1], None] - wind[1] * t
@@ -148,8 +149,8 @@ def check_conservation(plan, peaks, dt, steps):
     """Measure how energy and enstrophy drift without viscosity, with two step sizes.
 
     In space the bracket conserves both exactly. The error in time, per unit of time, has terms of
-    dt^4 and dt^5 of either sign; so that they do not cancel by chance, the root mean square of all
-    members' and all single steps' drifts is taken.
+    dt^4 and dt^5 of either sign; so that they do not cancel by chance, the program takes the root mean square over all
+    members and steps.
     """
     flow = NavierStokes(plan, 0.0)
     start = random_vorticity(flow, plan, peaks)
@@ -168,12 +169,12 @@ def check_conservation(plan, peaks, dt, steps):
 
 
 def recovered(loss, plan, protected):
-    """Go on without the ranks that are lost, however many follow them.
+    """Go on without the lost ranks, even if more are lost meanwhile.
 
     Returns
     -------
     plan, protected, step, fields
-        Those of the ranks that are left.
+        The plan, copies, step and fields on the ranks that are left.
     """
     while True:
         try:
@@ -190,8 +191,8 @@ def recovered(loss, plan, protected):
 def turbulence(plan, viscosity, peaks, dt, steps, survive=False):
     """Let random vortices merge and decay; compare the energy lost with 2 nu times enstrophy.
 
-    Returns the vorticity, first and last, its energy spectra, and the parts of energy and enstrophy that are left; then
-    the plan, which is another one after a loss.
+    Return the first and the last vorticity, their energy spectra, and the shares of energy and enstrophy that are left;
+    and the plan, which is a new one after a loss.
     """
     flow = NavierStokes(plan, viscosity)
     w = random_vorticity(flow, plan, peaks)
@@ -227,7 +228,8 @@ def turbulence(plan, viscosity, peaks, dt, steps, survive=False):
 
 
 def draw(path, before, after, spectra, end, peaks):
-    """Draw a few members' vorticity and energy spectra, first and last; returns in words what was done."""
+    """Draw the first and the last vorticity and energy spectra of a few members; return a sentence about the
+    picture."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -268,7 +270,7 @@ def shown(steps, title, comm):
 
 
 def main():
-    """Run the checks and the turbulence, print what was found, draw."""
+    """Run the checks and the turbulence, print the results, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=128, help="grid points per direction")
     parser.add_argument("--members", type=int, default=4, help="flows, one slice each")

@@ -2,9 +2,9 @@
 
     -lap phi = rho,   0 < z, y < pi,   d phi / dz = 0 at the walls z = 0 and pi,   phi = 0 at y = 0 and pi
 
-and periodic along x. Along z a cosine transform takes what no wall lets through, along y a sine transform what is 0
-there, and a solution is a division by k^2 again. The charge is that of phi = exp(cos z) sin(y) exp(cos y) cos 3x, so
-the answer is known; it has infinitely many modes along z and y.
+and periodic along x. Cosines along z have no slope at the walls, and sines along y are 0 there. So a cosine transform
+along z and a sine transform along y turn the equation into a division by k^2. The charge is that of phi = exp(cos z)
+sin(y) exp(cos y) cos 3x, so the answer is known; it has infinitely many modes along z and y.
 
     python examples/poisson_walls.py
     mpiexec -n 4 python examples/poisson_walls.py --points 8 12 16 24 32 48 --picture poisson_walls.png

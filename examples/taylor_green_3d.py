@@ -3,7 +3,7 @@
     du/dt = u x w - grad p + nu lap u,    w = curl u,    div u = 0,
 
 for the velocity u in a periodic box of side 2 pi, from u = (sin x cos y cos z, -cos x sin y cos z,
-0) on. Here p is pressure plus |u|^2 / 2: it takes away what has a divergence, so in Fourier space
+0) on. Here p is the pressure plus |u|^2 / 2. It removes the part that has a divergence, so in Fourier space
 
     du_k/dt = n_k - k (k . n_k) / k^2 - nu k^2 u_k,    n = u x w.
 
@@ -38,14 +38,14 @@ from mpi4py import MPI
 import overlap
 
 PUBLISHED = dict(points=64, steps=10, dt=0.01, viscosity=0.000625)
-PUBLISHED_ENERGY = 0.124953117517  # after these; mpi4py-fft's examples/spectral_dns_solver.py
+PUBLISHED_ENERGY = 0.124953117517  # after these steps; from mpi4py-fft's examples/spectral_dns_solver.py
 
 
-EARLY = 0.1  # until then the next term of the series is below 1e-6
+EARLY = 0.1  # until this time the next term of the series is below 1e-6
 
 
 def early_enstrophy(t, viscosity):
-    """The enstrophy at small t, to the fourth order: Taylor and Green, Proc. R. Soc. A 158 (1937), 499."""
+    """Return the enstrophy at small t, to the fourth order: Taylor and Green, Proc. R. Soc. A 158 (1937), 499."""
     nu2 = viscosity**2
     terms = (
         1,
@@ -75,7 +75,7 @@ class NavierStokes:
         self.inverse_k2 = np.divide(1.0, self.k2, where=self.k2 > 0, out=np.zeros_like(self.k2))
         largest = np.maximum(np.maximum(abs(kz), abs(ky)), abs(kx))
         self.kept = 3 * largest < plan.real.global_shape[-1]  # the 2/3 rule
-        self.weight = np.where(kx == 0, 1.0, 2.0)  # half is held: kx stands for -kx too
+        self.weight = np.where(kx == 0, 1.0, 2.0)  # half of the spectrum is held: kx also stands for -kx
 
     def curl(self, u):
         """Return the curl of a velocity: the vorticity."""
@@ -100,14 +100,14 @@ class NavierStokes:
         return u + dt / 6 * (d1 + 2 * (d2 + d3) + d4)
 
     def invariants(self, u):
-        """Energy mean u^2 / 2 and enstrophy mean w^2 / 2 by Parseval."""
+        """Compute the energy, mean u^2 / 2, and the enstrophy, mean w^2 / 2, by Parseval's theorem."""
         density = self.weight * (np.abs(np.asarray(u)) ** 2).sum(axis=0) / 2
         sums = [density.sum(), (self.k2 * density).sum()]
         return self.plan.comm.allreduce(np.array(sums), MPI.SUM)
 
 
 def taylor_green(plan):
-    """The velocity with which the flow starts."""
+    """Return the initial velocity."""
     points = plan.real.global_shape[-1]
     grid = 2 * np.pi / points * np.arange(points)
     z, y, x = np.meshgrid(*[grid[part] for part in plan.real.local_slice[1:]], indexing="ij")
@@ -119,7 +119,7 @@ def taylor_green(plan):
 def save(path, u, **values):
     """Write a restart file (collective): a digest of all that follows, then the arrays.
 
-    It appears under its name when it is complete and on the disk, in the place of one before.
+    When the file is complete and on the disk, it replaces an earlier one.
     """
     whole = u.gather()
 
@@ -157,12 +157,12 @@ def load(path, plan, **values):
 
 
 def on_first_rank(comm, action):
-    """Return on all ranks what `action` returns on rank 0; if it fails, say so once and exit."""
+    """Return the result of `action` on rank 0 on all ranks; if it fails, print the error once and exit."""
     result = stop = None
     if comm.rank == 0:
         try:
             result = action()
-        except SystemExit as exit:  # said by argparse
+        except SystemExit as exit:  # argparse has printed the error
             stop = exit.code
         except (OSError, ValueError) as error:
             stop = f"{os.path.basename(__file__)}: error: {error}"
@@ -173,7 +173,7 @@ def on_first_rank(comm, action):
 
 
 def draw(path, planes, end):
-    """Draw vorticity in three planes; returns in words what was done."""
+    """Draw vorticity in three planes; return a sentence about the picture."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -203,7 +203,7 @@ def shown(steps, title, comm):
 
 
 def arguments():
-    """The command line's options."""
+    """Make the parser of the command line's options."""
 
     def number(kind, least):
         def read(text):
@@ -211,7 +211,7 @@ def arguments():
                 raise argparse.ArgumentTypeError(f"expected a number >= {least}, received {text}")
             return kind(text)
 
-        read.__name__ = kind.__name__  # argparse: "invalid int value"
+        read.__name__ = kind.__name__  # argparse uses this name in its error
         return read
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -238,7 +238,7 @@ def arguments():
 
 
 def main():
-    """Run the flow, check it, print what was found, draw."""
+    """Run the flow, check it, print the results, draw."""
     comm = MPI.COMM_WORLD
     options = on_first_rank(comm, arguments)
     setting = dict(points=options.points, dt=options.dt, viscosity=options.viscosity)
@@ -247,7 +247,7 @@ def main():
         if comm.rank == 0:
             print(*words, flush=True)
 
-    # The same bits in every run need the same grid of ranks, and FFTs that no measurement chose.
+    # For the same bits in every run, fix the grid of ranks, and let no measurement choose the FFTs.
     with (
         overlap.Runtime(comm, workers=options.workers) as rt,
         overlap.FFT3(
@@ -272,7 +272,7 @@ def main():
             if options.restart and (step % options.every == 0 or step == options.steps):
                 save(options.restart, u, step=step, **setting)
         seconds = perf_counter() - started
-        # The origin's planes are mirrors of the flow: there the vorticity is normal to them.
+        # The flow is symmetric about the planes through the origin, so the vorticity is normal to them.
         w = plan.backward(flow.curl(u)).gather()
     energy, enstrophy = np.transpose(values)
     last = first + len(values) - 1
@@ -285,7 +285,7 @@ def main():
     )
     t = options.dt * np.arange(first, last + 1)
     early = t <= EARLY
-    if options.points >= 12 and early.any():  # fewer do not hold the modes that the series has
+    if options.points >= 12 and early.any():  # fewer points do not resolve the modes of the series
         error = abs(enstrophy / early_enstrophy(t, options.viscosity) - 1)[early].max()
         say(f"until t = {t[early][-1]:g} the enstrophy differs from Taylor and Green's series by {error:.0e} of itself")
         assert error < 1e-6 * (1 + 100 * options.viscosity), f"expected Taylor and Green's series, found {enstrophy}"

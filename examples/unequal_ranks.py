@@ -2,9 +2,9 @@
 
     du/dt = lap u    in the plane, 2 pi periodic,
 
-solved exactly in Fourier space: mode k is multiplied by exp(-k^2 t). So the answer is known whatever the shares. Rank r
-is said to have the speed P_r. With even shares all ranks wait for the slowest one; with shares in proportion to the
-speeds they end together, in p / sum(P) of the time that ranks of speed 1 need.
+solved exactly in Fourier space: mode k is multiplied by exp(-k^2 t). So the answer is known for any shares. Rank r has
+the speed P_r. With even shares all ranks wait for the slowest one; with shares in proportion to the speeds they end
+together, in p / sum(P) of the time that ranks of speed 1 need.
 
     python examples/unequal_ranks.py
     mpiexec -n 2 python examples/unequal_ranks.py --speeds 7 4 --picture unequal_ranks.png
@@ -26,7 +26,7 @@ TIME = 0.05
 
 
 def start_and_end(plan):
-    """Return what each plane begins with, and what is known of it at the end: this rank's rows of both."""
+    """Return this rank's rows of each plane at the start, and their exact values at the end."""
     planes, ny, nx = plan.real.global_shape
     y = 2 * np.pi * np.arange(ny)[plan.real.local_slice[1], None] / ny
     x = 2 * np.pi * np.arange(nx) / nx
@@ -42,14 +42,14 @@ def diffuse(plan, u):
 
 
 def check(plan):
-    """Diffuse, and compare with what is known (collective)."""
+    """Diffuse, and compare with the exact solution (collective)."""
     start, end = start_and_end(plan)
     error = plan.comm.allreduce(float(abs(diffuse(plan, start) - end).max(initial=0)), MPI.MAX)
     assert error < 1e-12, f"expected the exact solution, found an error of {error}"
 
 
 def draw(path, speeds, tables):
-    """Draw how long every rank computes, with even shares and with weighted ones."""
+    """Draw the computing time of every rank, with even and with weighted shares."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
@@ -97,7 +97,8 @@ def main():
             f"rows: even {tables[0][1]}, by speed {tables[1][1]}; {times[0] / times[1]:.3f} times as fast, "
             f"by the model {model[0] / model[1]:.3f}"
         )
-    # The model's unit is the time of an even share at speed 1. Shares are whole rows: each is less than one row off.
+    # The model's unit is the time of an even share at speed 1. Shares are whole rows, so each differs by less than one
+    # row.
     for words, time, expected in zip(("even", "by speed"), times, model):
         expected *= options.points / comm.size
         assert abs(time - expected) < 1 / min(speeds), f"{words}: expected a time of {expected}, found {time}"

@@ -11,11 +11,11 @@ from itertools import product
 import numpy as np
 
 POISSON = 0.3
-CORNERS = list(product((0, 1), repeat=3))  # of an element, along (z, y, x), the order of node numbers
+CORNERS = list(product((0, 1), repeat=3))  # corners of an element, along (z, y, x), in the order of node numbers
 
 
 def element(poisson: float = POISSON) -> np.ndarray:
-    """Stiffness of a unit element, (8 corners, 8 corners, 3, 3), by 2 x 2 x 2 Gauss points.
+    """Compute the stiffness of a unit element, (8 corners, 8 corners, 3, 3), by 2 x 2 x 2 Gauss points.
 
     Corners as in `CORNERS`; displacements are (x, y, z).
     """
@@ -34,12 +34,12 @@ def element(poisson: float = POISSON) -> np.ndarray:
             )
             strain[:, 3 * number : 3 * number + 3] = [[x, 0, 0], [0, y, 0], [0, 0, z], [y, x, 0], [0, z, y], [z, 0, x]]
         found += strain.T @ elastic @ strain / 8
-    found = (found + found.T) / 2  # symmetric bit for bit, so that half of the matrix has to be stored
+    found = (found + found.T) / 2  # symmetric bit for bit, so that only half of the matrix is stored
     return found.reshape(8, 3, 8, 3).transpose(0, 2, 1, 3)
 
 
 def system(n: int, planes: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The rows of some planes of nodes of a cube of n^3 elements.
+    """Make the rows for some planes of nodes of a cube of n^3 elements.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def system(n: int, planes: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
         blocks = np.zeros((*shape, 3, 3))
         for a, b in product(range(8), repeat=2):
             if tuple(np.subtract(CORNERS[b], CORNERS[a])) == offset:
-                # The nodes that are corner a of an element.
+                # The nodes that are corner number a of an element.
                 inside = np.logical_and.reduce(
                     [(axis - side >= 0) & (axis - side < n) for axis, side in zip(grid, CORNERS[a])]
                 )
@@ -86,11 +86,11 @@ def system(n: int, planes: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 
 
 def fixed_at(z: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Which components (x, y, z) of the displacement of nodes are held at zero."""
+    """Return which components (x, y, z) of the displacement of nodes are held at zero."""
     return np.stack([x == 0, y == 0, z == 0], axis=-1)
 
 
 def exact(n: int, planes: slice) -> np.ndarray:
-    """The displacement of the nodes of some planes, (nodes, 3)."""
+    """Return the exact displacement of the nodes of some planes, (nodes, 3)."""
     z, y, x = np.meshgrid(np.arange(planes.start, planes.stop), np.arange(n + 1), np.arange(n + 1), indexing="ij")
     return np.stack([-POISSON * x, -POISSON * y, 1.0 * z], axis=-1).reshape(-1, 3)

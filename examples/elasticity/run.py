@@ -54,7 +54,7 @@ def solve(comm: MPI.Intracomm, n: int, every: int = 0, preconditioner: str = "bl
 
 
 def draw(path: str, n: int, x: np.ndarray) -> None:
-    """Draw the displaced nodes of the face y = 0, coloured by how far they have moved."""
+    """Draw the displaced nodes of the face y = 0, coloured by their displacement."""
     from matplotlib.figure import Figure
 
     nodes = x.reshape(n + 1, n + 1, n + 1, 3)[:, 0]

@@ -48,13 +48,13 @@ try:
     from fluxtube.survival import Copies, shortened
 except ModuleNotFoundError as missing:
     told = f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'"
-    sys.exit(told if MPI.COMM_WORLD.rank == 0 else 1)  # it is missing on all ranks
+    sys.exit(told if MPI.COMM_WORLD.rank == 0 else 1)  # the package is missing on all ranks
 
-SAVED_EVERY = 10  # steps, with --survive
+SAVED_EVERY = 10  # steps between saves, with --survive
 
 
 class Divergence(RuntimeError):
-    """The state has left the range of numbers."""
+    """Raised if the state is no longer finite."""
 
 
 def main():
@@ -83,7 +83,7 @@ def main():
 
 
 def configured(comm, options):
-    """The case's configuration with the file's values, as rank 0 reads them (collective)."""
+    """Return the configuration of the case with the values of the file, which rank 0 reads (collective)."""
     config = CASES[options.case]
     if options.config and comm.rank == 0:
         try:
@@ -119,7 +119,7 @@ def run(comm, case, config, folder, restart=False, survive=False):
                             finish(case, config, solver, history, folder, steps, perf_counter() - started_s)
                 return
             except overlap.RankLost as loss:
-                if copies is None:  # nothing is kept of a run that had not begun
+                if copies is None:  # a run that had not begun has saved nothing
                     raise
                 solver.close()
                 solver, copies = copies.restored(loss, config)
@@ -131,7 +131,7 @@ def run(comm, case, config, folder, restart=False, survive=False):
 
 
 def begin(case, solver, folder, restart):
-    """Print what is run; the samples so far, of a checkpoint or of the start (collective)."""
+    """Print a description of the run; return the samples so far, from a checkpoint or of the start (collective)."""
     comm, config, state = solver.comm, solver.config, solver.state
     say = print if comm.rank == 0 else _nothing
     history, remarks = checkpoints.read(folder, solver) if restart else ({}, [])
@@ -146,7 +146,7 @@ def begin(case, solver, folder, restart):
     )
     if not restart:
         sample(Diagnostics(solver), state, history)
-    return comm.bcast(history)  # whoever is left may have to write it
+    return comm.bcast(history)  # any rank that is left may have to write the history
 
 
 def advance(case, solver, history, folder, copies):
@@ -227,7 +227,7 @@ def finish(case, config, solver, history, folder, steps, wall_s):
 
 
 def print_table(case, found):
-    """The figures, beside the published ones."""
+    """Print the figures beside the published ones."""
     from rich.console import Console
     from rich.table import Table
 
@@ -253,7 +253,7 @@ def print_table(case, found):
 
 @contextmanager
 def progress(comm, case, end, begun):
-    """Yields what shows the state; on rank 0 of a terminal a bar."""
+    """Yield a function that shows the progress: a bar on the terminal of rank 0."""
     if comm.rank:
         yield _nothing
         return
@@ -280,7 +280,7 @@ def progress(comm, case, end, begun):
 
 
 def _latest(case, config, history):
-    """The case's figure so far, in words."""
+    """Return the figure of the case so far, in words."""
     if case == "turbulence":
         return f", heat flux {history['heat_flux'][-1].sum():.3g}"
     if case == "zonal":
@@ -293,7 +293,7 @@ def _latest(case, config, history):
 
 
 def toml(config):
-    """A configuration as a TOML file."""
+    """Return a configuration as the text of a TOML file."""
     lines = []
     for section, keys in config.as_dict().items():
         lines.append(f"[{section}]")

@@ -1,4 +1,5 @@
-"""A conductivity field with a seed: log10(lambda) is a Gaussian random field with mean 0 and extremes of given size."""
+"""Makes a conductivity field from a seed: log10(lambda) is a Gaussian random field with mean 0 and a given largest
+magnitude."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ def conductivity(
     contrast : float
         Largest magnitude of log10(lambda).
     length : float
-        Cells over which the field is alike.
+        Correlation length in cells.
     period : int
-        Edge of the cube; not more than the longest edge of the grid is used.
+        Edge of the cube; at most the longest edge of the grid is used.
     """
     edge = min(period, max(shape))
     noise = np.random.default_rng(seed).standard_normal((edge,) * 3)
     k = 2 * np.pi * np.fft.fftfreq(edge)
-    squares = k[:, None, None] ** 2 + k[:, None] ** 2 + k[: edge // 2 + 1] ** 2  # as many as rfftn keeps
+    squares = k[:, None, None] ** 2 + k[:, None] ** 2 + k[: edge // 2 + 1] ** 2  # the modes that rfftn keeps
     smooth = np.fft.irfftn(np.fft.rfftn(noise) * np.exp(-squares * length**2 / 4), noise.shape, axes=(0, 1, 2))
     smooth -= smooth.mean()
     smooth *= contrast / abs(smooth).max()
@@ -39,7 +40,8 @@ def conductivity(
 
 
 def uniform_head(n: int, blocks: Blocks, rank: int) -> np.ndarray:
-    """The exact discrete head of a rank's cells for lambda = 1 and q = 1: -n^2 / 2 + k (k + 1) / 2 in layer k of n."""
+    """Return the exact discrete head of a rank's cells for lambda = 1 and q = 1: -n^2 / 2 + k (k + 1) / 2 in layer k of
+    n."""
     part = blocks.part(rank)
     k = np.arange(part[0].start, part[0].stop)
     cells = [side.stop - side.start for side in part]

@@ -28,7 +28,7 @@ TOP = [(0, 1)]
 
 
 def smoothed(name: str, colours: int | None):
-    """The function that makes a level's smoother."""
+    """Return the function that makes the smoother of a level."""
 
     def make(A: Matrix) -> Preconditioner:
         if name == "chebyshev":
@@ -39,7 +39,7 @@ def smoothed(name: str, colours: int | None):
 
 
 def grid_of(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-    """As cubic blocks as the number of ranks allows, the longest axis split most, the first one among equals."""
+    """Choose the grid of ranks with the most cubic blocks; longer axes are split more."""
     found = [1] * len(shape)
     for parts, axis in zip(
         MPI.Compute_dims(ranks, [0] * len(shape)), np.argsort([-length for length in shape], kind="stable")
@@ -73,7 +73,7 @@ def solve(
 
 @contextmanager
 def shown(rank: int, what: str):
-    """A counter of iterations on rank 0's terminal: a function to be called after each of them."""
+    """Return a function that counts iterations on rank 0's terminal; it is called after each of them."""
     if rank:
         yield None
         return
@@ -126,7 +126,7 @@ def draw(path: str, coefficient: np.ndarray, head: np.ndarray) -> None:
 
 
 def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndarray | None:
-    """The whole grid on rank 0."""
+    """Gather the whole grid on rank 0."""
     parts = comm.gather(values)
     if parts is None:
         return None
@@ -138,7 +138,8 @@ def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndar
 
 
 def times_by_level(blocks: Blocks, costs: Costs, cores: int = 1, iterations: list[int] | None = None) -> list[float]:
-    """Seconds of a cycle by the switching level, or of a solution where the iterations with the last levels are given.
+    """Return the seconds of a cycle for each switching level, or of a solution if the iterations with the last levels
+    are given.
 
     The last level is the original scheme: as many cells as there are ranks are gathered, and one core of a rank
     computes them; with coarse-grid aggregation all of its cores do.
@@ -151,7 +152,7 @@ def times_by_level(blocks: Blocks, costs: Costs, cores: int = 1, iterations: lis
 
 
 def simulate(ranks: list[int], cells: tuple[int, ...], costs: Costs, cores: int, iterations: list[int]) -> None:
-    """Print these times, of grids with so many cells per rank."""
+    """Print these times for grids with the given number of cells per rank."""
     scale, what = (1, "s of a solution") if iterations else (1e3, "ms of a cycle")
     print(
         f"{'x'.join(map(str, cells))} cells per rank, {1e9 * costs.cell_s:g} ns per cell, {1e6 * costs.latency_s:g} us "
@@ -269,7 +270,7 @@ def main() -> None:
         )
         print("switching level  iterations  set-up ms  solve ms  ms/iteration  true residual", flush=True)
     with diffusion(comm, blocks, coefficient[blocks.part(comm.rank)], TOP) as A:
-        if len(switches) > 1:  # the first one would be timed with all that is done once
+        if len(switches) > 1:  # the first solution would include all work that is done once
             solve(A, blocks, switches[-1], given.smoother, given.colours, given.rtol)
         for switch in switches:
             with shown(comm.rank, "solving") as progress:

@@ -4,8 +4,9 @@
     python examples/npb/run.py mg --class A --ranks 2 --balance --json mg.json --picture mg.png
     python examples/npb/run.py ep --class W --ranks 2 --weights 7 4
 
-Without options shares are even. With --weights or --balance a run with even shares comes first, with --plain one of
-even shares that waits for every exchange, and all are told. It ends with status 1 where NPB's verification fails.
+Without options shares are even. With --weights or --balance a run with even shares comes first; with --plain also one
+with even shares that waits for every exchange. The report contains all runs. The status is 1 if NPB's verification
+fails.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NoReturn
 import mpi4py
 
 mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
-mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # not before it is known whether this process is a rank
+mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # later, if this process is a rank
 from mpi4py import MPI
 
 from overlap.errors import LinksUnavailable, OverlapError
@@ -32,7 +33,7 @@ NAMES, CLASSES = ("ep", "is", "cg", "ft", "mg"), "SWAB"
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of a bad argument once, not on every rank."""
+    """Reports a bad argument once, not on every rank."""
 
     def error(self, message: str) -> NoReturn:
         alone = not MPI.Is_initialized() or MPI.COMM_WORLD.rank == 0
@@ -45,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parsed(arguments: list[str], ranks: int | None) -> argparse.Namespace:
-    """Read the arguments of a process that is one of some ranks, or of one that is to start them (None)."""
+    """Read the arguments of a process that is one of several ranks, or (None) of one that must start them."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", choices=NAMES)
     parser.add_argument("--class", dest="letter", choices=CLASSES, default="S", help="size of the problem; default: S")
@@ -98,7 +99,7 @@ def _rate(text: str) -> str:
 
 
 def benchmark(comm: MPI.Intracomm, given: argparse.Namespace) -> bool:
-    """Run a benchmark, print and write what it found; whether it was verified (collective)."""
+    """Run a benchmark, print and write the results; return whether it was verified (collective)."""
     from nas import machine, report, suite
 
     with report.progress(comm.rank, f"{given.kernel.upper()} {given.letter}") as advance:
@@ -127,7 +128,7 @@ def benchmark(comm: MPI.Intracomm, given: argparse.Namespace) -> bool:
 
 
 def start(given: argparse.Namespace, arguments: list[str]) -> int:
-    """Start the ranks; the status that they end with."""
+    """Start the ranks; return their exit status."""
     kept = [sys.executable, str(Path(__file__).resolve()), *_without(arguments, "--ranks", "--link")]
     try:
         return launch.run_ranks(kept, ranks=given.ranks, link=given.link)
@@ -137,7 +138,7 @@ def start(given: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _without(arguments: list[str], *names: str) -> list[str]:
-    """Arguments without some options and their values."""
+    """Return the arguments without some options and their values."""
     kept: list[str] = []
     skip = False
     for argument in arguments:

@@ -1,4 +1,4 @@
-"""What each case is to show: its figures, beside the published ones."""
+"""The figures of each case, beside the published ones."""
 
 import numpy as np
 from scipy.optimize import curve_fit
@@ -7,18 +7,18 @@ from . import published
 from .diagnostics import growth
 from .geometry import Geometry
 
-LINEAR_WINDOW = 0.3  # the last share of the time, in which growth is measured
+LINEAR_WINDOW = 0.3  # the share of the time, at its end, in which growth is measured
 CHANGE = 1e-2  # GKV's criterion: a mode has converged when omega and gamma change by less
 
 
 def figures(case, config, history):
-    """Figures of a finished run.
+    """Compute the figures of a finished run.
 
     Returns
     -------
     list of dict
-        ``name``, ``measured``; and where there is a published value, ``published``, ``difference``
-        (relative) and, where it is asked for, ``within`` and ``ok``.
+        ``name``, ``measured``; if there is a published value, also ``published`` and ``difference`` (relative); if
+        agreement is demanded, ``within`` and ``ok``.
     """
     history = {name: np.array(values) for name, values in history.items()}
     return {"cyclone": _cyclone, "zonal": _zonal, "turbulence": _turbulence}[case](config, history)
@@ -60,16 +60,16 @@ def _cyclone(config, history):
 
 
 def balance_rates(config, history):
-    """Growth rates ((R/LT) Q + D + losses) / (2 (S + W)), ``(samples, ky)``."""
+    """Return the growth rates ((R/LT) Q + D + losses) / (2 (S + W)), ``(samples, ky)``."""
     production = config.plasma.R_LT * history["heat_flux"] + history["D"] + history["losses"]
     with np.errstate(divide="ignore", invalid="ignore"):
         return production / (2 * (history["S"] + history["W"]))
 
 
 def imbalance(config, history):
-    """How far the balance of entropy is from closing, over its largest term.
+    """Return the error of the balance of entropy, relative to its largest term.
 
-    The change of S + W from sample to sample, against the mean of its production at both.
+    The change of S + W between two samples is compared with the mean of its production at both.
     """
     terms = np.array([config.plasma.R_LT * history["heat_flux"].sum(1), history["D"].sum(1), history["losses"].sum(1)])
     steps = np.diff(history["time"])
@@ -84,7 +84,7 @@ def _zonal(config, history):
     time = history["time"]
     phi = history["zonal"][:, grid.nx + 1].real
     phi = phi / phi[0]
-    recurrence = 2 * np.pi * plasma.q / Geometry(plasma, grid).dv  # of the grid in v
+    recurrence = 2 * np.pi * plasma.q / Geometry(plasma, grid).dv  # recurrence time of the grid in v
     late = (time >= 0.65 * recurrence) & (time <= 0.9 * recurrence)
     found = []
     if late.any():
@@ -111,7 +111,7 @@ def _oscillation(t, level, slope, cosine, sine, omega, damping):
 
 
 def saturated(history):
-    """Samples of the second half of the run, when turbulence has saturated."""
+    """Select the samples of the second half of the run, when turbulence has saturated."""
     return history["time"] >= history["time"][-1] / 2
 
 

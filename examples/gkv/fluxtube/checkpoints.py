@@ -1,10 +1,10 @@
-"""Checkpoints: the state and the samples so far, in a file that can be trusted.
+"""Checkpoints: the state and the samples so far, in files whose damage is detected.
 
-A checkpoint is an HDF5 file behind a user block that holds the SHA-256 of all that follows. It takes its
-name when it is complete and on the disk, so it is whole unless the disk spoils it later, which the
-digest shows. The last two are kept. What is read is checked, the digest first and then every name,
-shape, type and value: a spoilt checkpoint is passed over, and the one before it is used. f is written
-and read block by block, so any number of ranks can go on from it; the same number goes on bit for bit.
+A checkpoint is an HDF5 file behind a user block that holds the SHA-256 of all that follows. It takes its name when it
+is complete and on the disk, so it is whole unless it is damaged later, which the digest shows. The last two checkpoints
+are kept. A run that reads a checkpoint checks the digest first, then every name, shape, type and value. If a checkpoint
+is damaged, the one before it is used. f is written and read block by block, so any number of ranks can go on from it;
+on the same number of ranks the results have the same bits.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from .files import FileError, describe, together, writing
 KEPT = 2
 USER_BLOCK = 512
 VERSION = 1
-PHYSICS = ("plasma", "grid", "time", "start")  # sections that a checkpoint belongs to
+PHYSICS = ("plasma", "grid", "time", "start")  # sections that must be equal in the checkpoint's run
 
 
 def paths(folder):
-    """Paths of the checkpoints in a folder, the newest first."""
+    """List the checkpoints in a folder, the newest first."""
     return sorted(Path(folder).glob("checkpoint-*.h5"), reverse=True)
 
 
@@ -40,12 +40,12 @@ def write(folder, solver, history):
     folder : path
     solver : Solver
     history : dict of list
-        Samples by name, all those of `Diagnostics.sample`; those of rank 0 are written.
+        All samples of `Diagnostics.sample` by name; those of rank 0 are written.
 
     Raises
     ------
     FileError
-        On all ranks; nothing is left of the file.
+        On all ranks; no part of the file is left.
     """
     comm, state = solver.comm, solver.state
     path = Path(folder) / f"checkpoint-{state.step:09d}.h5"
@@ -61,15 +61,15 @@ def write(folder, solver, history):
                 _flush_folder(path.parent)
                 _remove_old(path)
         finally:
-            for _ in blocks:  # the other ranks send, whether or not it can be written
+            for _ in blocks:  # the other ranks send even if the file cannot be written
                 pass
 
 
 def _remove_old(path):
-    """Remove all but the last checkpoints up to this one, and what killed runs left of theirs."""
+    """Remove all but the last checkpoints up to this one, and incomplete ones of killed runs."""
     older = [other for other in paths(path.parent) if other < path]
     for old in (*older[KEPT - 1 :], *path.parent.glob(".checkpoint-*.partial")):
-        with suppress(OSError):  # what cannot be removed does no harm
+        with suppress(OSError):  # a file that cannot be removed does no harm
             old.unlink()
 
 
@@ -87,7 +87,7 @@ def _write_small_things(file, solver, history):
 
 
 def _blocks(comm, state):
-    """On rank 0, every rank's place and part of f in turn; nothing on the others, which send."""
+    """Yield every rank's place and part of f in turn, on rank 0; yield nothing on the others, which send."""
     places = comm.gather(state.where)
     if comm.rank:
         comm.Send(state.f, 0)
@@ -109,7 +109,7 @@ def _seal(path):
 
 
 def _digest(file):
-    """SHA-256 of what follows the user block."""
+    """Return the SHA-256 of all that follows the user block."""
     file.seek(USER_BLOCK)
     return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
@@ -126,20 +126,20 @@ def _flush_folder(folder):
 
 
 def read(folder, solver):
-    """Go on from the newest checkpoint that is whole and makes sense (collective).
+    """Restore the newest checkpoint that is whole and valid (collective).
 
     Returns
     -------
     (history, remarks)
-        As `write` was given it, on rank 0, and empty on the others; and, on all ranks, what was wrong
-        with newer checkpoints.
+        The history that was written, on rank 0 (empty on the others), and, on all ranks, what was wrong with newer
+        checkpoints.
 
     Raises
     ------
     FileError
-        On all ranks, when there is none.
+        On all ranks, if there is no such checkpoint.
     ConfigError
-        On all ranks, when it is one of another run.
+        On all ranks, if it belongs to another run.
     """
     comm, state = solver.comm, solver.state
     file, found, remarks = None, (None, None, None, {}), []
@@ -163,13 +163,13 @@ def read(folder, solver):
 
 
 def _newest(folder, solver, remarks):
-    """The newest checkpoint that is not spoilt: its file, and (difference, time, step, history).
+    """Find the newest undamaged checkpoint; return its file, and (difference, time, step, history).
 
     Parameters
     ----------
     folder, solver : see `read`
     remarks : list of str
-        What is wrong with newer ones is appended.
+        Problems of newer checkpoints are appended to it.
     """
     for path in paths(folder):
         try:
@@ -177,15 +177,15 @@ def _newest(folder, solver, remarks):
                 file = stack.enter_context(_opened(path))
                 difference = _difference(file, solver.config)
                 found = (None, None, {}) if difference else _checked(file, solver)
-                stack.pop_all()  # good: the file stays open
+                stack.pop_all()  # the checkpoint is valid: keep the file open
             return file, (difference, *found)
-        except Exception as error:  # whatever the libraries make of a spoilt file
+        except Exception as error:  # a library may raise anything for a damaged file
             remarks.append(f"{path.name}: {describe(error)}")
     raise FileError("; ".join(remarks) or "found none")
 
 
 def _spread(file, comm, state):
-    """Read every rank's part of f and send it there (on rank 0); all are sent, also if reading fails."""
+    """Read every rank's part of f and send it to this rank (on rank 0); all parts are sent, even if reading fails."""
     failure = None
     for rank, where in enumerate(comm.gather(state.where)):
         block = np.zeros([part.stop - part.start for part in where], complex) if rank else state.f
@@ -200,8 +200,8 @@ def _spread(file, comm, state):
 
 
 def _opened(path):
-    """The HDF5 file of a checkpoint whose digest is right."""
-    # Without O_NONBLOCK, opening a FIFO would wait for somebody to write to it.
+    """Open the HDF5 file of a checkpoint, after a check of its digest."""
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         _expect(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "a file", "something else")
         expected = file.read(64)
@@ -211,7 +211,7 @@ def _opened(path):
 
 
 def _difference(file, config):
-    """The first key in which a checkpoint's configuration differs, or None; it may end later."""
+    """Return the first key in which a checkpoint's configuration differs, or None; the end time may differ."""
     _expect(file.attrs["version"] == VERSION, f"version {VERSION}", file.attrs["version"])
     theirs, ours = json.loads(file.attrs["config"]), config.as_dict()
     for section in PHYSICS:
@@ -223,19 +223,19 @@ def _difference(file, config):
 
 
 def _checked(file, solver):
-    """Time, step and history of a checkpoint, after everything in it was looked at.
+    """Return time, step and history of a checkpoint, after a check of its whole content.
 
     Raises
     ------
     FileError
-        For the first thing that no run would have written.
+        For the first entry that no run would have written.
     """
     state = solver.state
     time, step = file.attrs["time"], file.attrs["step"]
     _expect(isinstance(time, np.floating) and 0 <= time < np.inf, "a time of at least 0", time)
     _expect(isinstance(step, np.integer) and step >= 0, "a step of at least 0", step)
     f = _dataset(file, "f", state.global_shape, complex)
-    for number in range(len(f)):  # by parts: it may be larger than the memory of this rank
+    for number in range(len(f)):  # in parts: f may be larger than the memory of this rank
         _expect(np.isfinite(f[number]).all(), "f to be finite", f"infinities or NaN at v = {number}")
     samples = len(_dataset(file, "history/time", (None,), float))
     _expect(samples <= step + 1, f"at most {step + 1} samples", samples)
@@ -250,7 +250,7 @@ def _checked(file, solver):
 
 
 def _dataset(file, name, shape, kind):
-    """A dataset of the expected shape, in which None stands for any length, and type."""
+    """Return a dataset after a check of its shape, in which None stands for any length, and type."""
     data = file.get(name)
     _expect(isinstance(data, h5py.Dataset), f"an array {name}", data)
     fits = len(data.shape) == len(shape) and all(want in (None, have) for want, have in zip(shape, data.shape))

@@ -1,4 +1,4 @@
-"""What a run is asked for: sections of a TOML file, each a frozen record, checked when made.
+"""The configuration of a run: sections of a TOML file, each a frozen record that is checked when it is made.
 
 Units as in GKV: lengths R along the field and rho_ti across it, velocity v_ti, time R/v_ti.
 """
@@ -9,11 +9,11 @@ from math import inf
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run; the message names the key."""
+    """Raised for a configuration that cannot be run; the message names the key."""
 
 
 def number(default, least=-inf, most=inf, kind=float, above=None):
-    """A key that is a number from `least` to `most`, or larger than `above`."""
+    """Declare a key whose value is a number from `least` to `most`, or larger than `above`."""
     return field(default=default, metadata={"kind": kind, "least": least, "most": most, "above": above})
 
 
@@ -68,11 +68,11 @@ class Grid:
     m_j : int
         kx_min = 2 pi shear ky_min / m_j, so that the field line's ends connect modes.
     kx_min : float
-        Instead, where nothing connects: only with ny = 0 or nx = 0. 0: by m_j.
+        Given instead of m_j if nothing connects, with ny = 0 or nx = 0; 0: computed from m_j.
     vmax : float
         Largest parallel and perpendicular velocity.
     points : list of int
-        Real-space points in y and x of the nonlinear term; empty for the fastest of the 2/3 rule.
+        Real-space points in y and x of the nonlinear term; if empty, the fastest numbers that the 2/3 rule allows.
     """
 
     nx: int = count(0)
@@ -98,7 +98,7 @@ class Time:
         R / v_ti.
     dt_max : float
     courant : float
-        Share of the Runge-Kutta scheme's limit of stability that a step takes.
+        Time step over the stability limit of the Runge-Kutta scheme.
     dissipation : float
         Coefficient of the fourth difference in z.
     sample_every, checkpoint_every : int
@@ -134,20 +134,19 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """How the work is shared.
+    """Distribution of the work.
 
     Attributes
     ----------
     ky, z, v, mu : int
-        Ranks along each axis; 0: chosen.
+        Ranks along each axis; 0: the program chooses.
     workers : int
         Threads per rank.
     wait : {"auto", "off", "block", "poll"}
     depth : int
         Slices in flight.
     nonlinear : {"off", "planes", "slab"}
-        No nonlinear term; or by GKV's exchange of whole planes (`overlap.Bracket`); or by
-        `overlap.FFT2.pointwise`.
+        No nonlinear term; GKV's exchange of whole planes (`overlap.Bracket`); or `overlap.FFT2.pointwise`.
     """
 
     ky: int = count(0)
@@ -167,7 +166,7 @@ class Config:
     Raises
     ------
     ConfigError
-        When keys do not go together.
+        If keys contradict each other.
     """
 
     plasma: Plasma = Plasma()
@@ -202,12 +201,12 @@ class Config:
             raise ConfigError(f"grid.points: expected two integers, at least {list(least)}, received {list(points)}")
 
     def with_values(self, values):
-        """This configuration with some values replaced.
+        """Return this configuration with some values replaced.
 
         Parameters
         ----------
         values : dict
-            Sections by name, each a dict of keys, as a TOML file has them.
+            Sections by name, each a dict of keys, as in a TOML file.
         """
         sections = {section.name: getattr(self, section.name) for section in fields(self)}
         for name, keys in values.items():
@@ -227,17 +226,17 @@ class Config:
         return Config(**sections)
 
     def as_dict(self):
-        """Plain values by section, for `with_values`."""
+        """Return plain values by section, for `with_values`."""
         return asdict(self)
 
 
 def read(path, config):
-    """`config` with the values of a TOML file.
+    """Return `config` with the values of a TOML file.
 
     Raises
     ------
     ConfigError
-        When the file cannot be read, or a key is unknown or out of its range.
+        If the file cannot be read, or a key is unknown or out of its range.
     """
     try:
         with open(path, "rb") as file:
@@ -249,7 +248,7 @@ def read(path, config):
 
 
 def _check(section, record, values=None):
-    """Check a section's values, or those that are to replace some."""
+    """Check the values of a section, or values that are to replace some of them."""
     for key in fields(record):
         if values is not None and key.name not in values:
             continue

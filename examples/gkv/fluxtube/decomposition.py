@@ -1,4 +1,4 @@
-"""Who holds what of the phase space, and who its neighbours are.
+"""Distribution of phase space over ranks, and the neighbours of each rank.
 
 Ranks form a Cartesian grid over (mu, v, z, ky), ky fastest: the ranks that share all but ky, among
 which the nonlinear term communicates, are next to each other. Along z ranks hold whole pairs of
@@ -12,12 +12,12 @@ from overlap.arrays import block
 from .config import ConfigError
 
 AXES = ("mu", "v", "z", "ky")
-HALO = 2  # planes that fourth-order differences reach
+HALO = 2  # planes that fourth-order differences need on each side
 RING = ("z",)  # axes whose ends are neighbours: field lines go on
 
 
 class Decomposition:
-    """The part of one rank.
+    """Describes the part of one rank.
 
     Parameters
     ----------
@@ -55,27 +55,27 @@ class Decomposition:
         )
 
     def _line(self, *axes):
-        """A number that those ranks share which differ along some axes only."""
+        """Return a number that is equal on ranks which differ along the given axes only."""
         number = 0
         for axis in AXES:
             number = number * self.ranks[axis] + (0 if axis in axes else self.coordinates[axis])
         return number
 
     def neighbours(self, axis):
-        """Ranks below and above in the line along an axis; PROC_NULL beyond an end."""
+        """Return the ranks below and above in the line along an axis; PROC_NULL beyond an end."""
         here, count = self.coordinates[axis], self.ranks[axis]
         return [
             there % count if axis in RING or 0 <= there < count else MPI.PROC_NULL for there in (here - 1, here + 1)
         ]
 
     def ends(self, axis):
-        """Whether this rank is the first, and the last, along an axis."""
+        """Return whether this rank is the first, and whether it is the last, along an axis."""
         here = self.coordinates[axis]
         return here == 0, here == self.ranks[axis] - 1
 
 
 def parts_of(ranks, grid):
-    """Slices of all ranks along each axis."""
+    """Return the slices of all ranks along each axis."""
     pairs = block(grid.nz // 2, ranks["z"])
     return {
         "mu": block(grid.nmu + 1, ranks["mu"]),
@@ -86,7 +86,7 @@ def parts_of(ranks, grid):
 
 
 def allowed(grid):
-    """The numbers of ranks that each axis can be split over.
+    """Return the numbers of ranks that each axis can be split over.
 
     A halo must come from one neighbour; in mu the first rank reflects two planes about the axis.
     Every rank has as many slices in v.
@@ -98,7 +98,8 @@ def allowed(grid):
 
 
 def arrange(size, config):
-    """Ranks along each axis: those asked for, the others as many as fit along ky, v, z, mu in turn."""
+    """Choose the numbers of ranks along each axis: those of the configuration; others are as large as possible along
+    ky, v, z, mu in turn."""
     ranks, left = {}, size
     for axis, numbers in allowed(config.grid).items():
         ranks[axis] = getattr(config.parallel, axis)

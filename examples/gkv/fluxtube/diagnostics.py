@@ -1,4 +1,4 @@
-"""What is read off a state: potential, heat flux, and the balance of entropy.
+"""Diagnostics of a state: potential, heat flux, and the balance of entropy.
 
 For each ky, summed over kx and both signs of ky:
 
@@ -21,7 +21,7 @@ from mpi4py import MPI
 from . import loops
 from .linear import Linear
 
-SERIES = {  # by name of a sample besides the time: axes, type, unit, meaning
+SERIES = {  # name of a sample -> axes, type, unit, meaning; the time is not listed
     "dt": ((), float, "R/v_ti", "time step"),
     "S": (("ky",), float, "", "entropy of the perturbation"),
     "W": (("ky",), float, "", "energy of the potential"),
@@ -69,7 +69,7 @@ class Diagnostics:
         self._middle = np.flatnonzero(abs(z) < geometry.dz / 2)
 
     def sample(self):
-        """Figures of the state.
+        """Compute the figures of the state.
 
         Returns
         -------
@@ -109,9 +109,9 @@ class Diagnostics:
         }
 
     def entropy_production(self, change):
-        """Sum of Re < integral of conj(f + F J0 phi) change / F d3v >, by ky (collective).
+        """Compute the sum of Re < integral of conj(f + F J0 phi) change / F d3v > for each ky (collective).
 
-        For the state's f, after `Solver.solve_fields`.
+        It is that of the state's f; call `Solver.solve_fields` first.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Diagnostics:
         return moment
 
     def _by_ky(self, part):
-        """The sum of all ranks' parts, for all ky; both signs of ky count."""
+        """Sum the parts of all ranks, for all ky; both signs of ky count."""
         solver = self._solver
         whole = np.zeros(len(solver.geometry.ky), part.dtype)
         whole[solver.decomposition.parts["ky"]] = part * self._both_signs
@@ -148,7 +148,7 @@ class Diagnostics:
 
 
 def growth(times, phi, since):
-    """Frequency and growth rate of modes ~ exp(-i omega t) from `since` to the end.
+    """Fit frequency and growth rate of modes ~ exp(-i omega t) from `since` to the end.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def growth(times, phi, since):
         return (logarithm[part][-1] - logarithm[part][0]) / (times[part][-1] - times[part][0])
 
     half = len(times) // 2
-    with np.errstate(divide="ignore", invalid="ignore"):  # modes that are 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # some modes are 0
         whole, early, late = rate(slice(None)), rate(slice(0, half + 1)), rate(slice(half, None))
         omega, gamma = -whole.imag, whole.real
         change = np.maximum(abs((late - early).imag / omega), abs((late - early).real / gamma))

@@ -49,24 +49,24 @@ class Fields:
         self._tau = tau
         self.zonal = len(ky) > 0 and ky[0] == 0
         if self.zonal:
-            # The same at all z-ranks: of the whole field line.
+            # The same on all ranks along z, because it is of the whole field line.
             row = geometry.gamma0(geometry.z, ky[:1])[:, 0]
             response = geometry.surface_weights @ ((1 - row) / np.where(1 - row + tau > 0, 1 - row + tau, np.inf))
             self._response = np.where(geometry.kx == 0, np.inf, response)
             self._inverse[:, 0, geometry.kx == 0] = 0
 
     def add_density(self, f, part):
-        """This rank's share of n at some z."""
+        """Add this rank's share of n at some z."""
         self.density[part] = 0
         loops.add_moment(loops.real(f), self._ones, self.weights, part.start, part.stop, loops.real(self.density))
 
     def density_sums(self, part):
-        """What adds up all ranks' shares of n at some z."""
+        """Make the operation that sums all ranks' shares of n at some z."""
         velocity = self._decomposition.velocity
         return [velocity.Allreduce(MPI.IN_PLACE, self.density[part])] if velocity.size > 1 else []
 
     async def solve(self):
-        """phi from n, with its ghost planes."""
+        """Compute phi and its ghost planes from n."""
         line = self._decomposition.z
         self.average[...] = 0
         if self.zonal:

@@ -1,4 +1,4 @@
-"""Files of a run: one rank writes, all ranks know whether it worked; a file is whole or not there."""
+"""Files of a run: one rank writes, all ranks learn whether that worked, and a file is whole or does not exist."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,20 +9,20 @@ from overlap.files import ErrorKeepingFile, replacing
 
 
 class FileError(RuntimeError):
-    """A folder, checkpoint or output cannot be made, or no checkpoint can be read."""
+    """Raised if a folder, checkpoint or output cannot be made, or no checkpoint can be read."""
 
 
 @contextmanager
 def together(comm, expected):
-    """A block in which something may fail on some ranks: then all of them raise (collective).
+    """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
 
-    The block is left on all ranks, so messages inside it must go on after a failure.
+    The block runs to its end on all ranks, so messages inside it must go on after a failure.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
     expected : str
-        What was to be done, for the message.
+        The expected action, for the message.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def together(comm, expected):
 
 
 def describe(error):
-    """An exception in one line; never empty."""
+    """Describe an exception in one line, which is never empty."""
     text = " ".join(str(error).split())
     return text if text and isinstance(error, (OSError, FileError)) else f"{type(error).__name__}: {text}"
 
@@ -60,7 +60,7 @@ def make_folder(comm, folder):
 
 @contextmanager
 def writing(path, user_block=0, finish=None):
-    """A new HDF5 file that takes the place of `path` when it is complete.
+    """Yield a new HDF5 file, which replaces `path` when it is complete.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def writing(path, user_block=0, finish=None):
     Raises
     ------
     OSError
-        When it cannot be written; `path` is then as it was, and nothing is left beside it.
+        If it cannot be written; `path` is then unchanged, and no other file is left.
     """
     with replacing(path) as partial:
         with ErrorKeepingFile(partial) as disk:

@@ -16,12 +16,12 @@ from scipy.special import i0e, j0
 # Fourth-order central differences at -2 ... 2 steps, per step and per step squared.
 FIRST = np.array([1.0, -8.0, 0.0, 8.0, -1.0]) / 12
 SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / 12
-FOURTH = np.array([1.0, -4.0, 6.0, -4.0, 1.0])  # the difference itself
-STEEPEST = 1.3722  # the largest |sum of FIRST exp(i k)|: what bounds the time step
+FOURTH = np.array([1.0, -4.0, 6.0, -4.0, 1.0])  # the fourth difference itself
+STEEPEST = 1.3722  # the largest |sum of FIRST exp(i k)|, which limits the time step
 
 
 class Geometry:
-    """Coordinates, and the functions of them that the equations need.
+    """Holds the coordinates, and computes the functions of them that the equations need.
 
     Attributes
     ----------
@@ -55,49 +55,49 @@ class Geometry:
         self.shift = grid.m_j * grid.turns * np.arange(grid.ny + 1)
 
     def field(self, z):
-        """B at points z."""
+        """Return B at points z."""
         return 1 - self.plasma.eps * np.cos(z)
 
     @property
     def surface_weights(self):
-        """Weights of the flux-surface average over all z; their sum is 1."""
+        """Return the weights of the flux-surface average over all z; their sum is 1."""
         return 1 / self.field(self.z) / (1 / self.field(self.z)).sum()
 
     def k_perp2(self, z, ky):
-        """k_perp^2, ``(z, ky, kx)``."""
+        """Return k_perp^2, ``(z, ky, kx)``."""
         z, ky = z[:, None, None], ky[:, None]
         return (self.kx + self.plasma.shear * z * ky) ** 2 + ky**2
 
     def larmor(self, z, ky):
-        """b = k_perp^2 rho^2, ``(z, ky, kx)``."""
+        """Return b = k_perp^2 rho^2, ``(z, ky, kx)``."""
         return self.k_perp2(z, ky) / self.field(z)[:, None, None] ** 2
 
     def gamma0(self, z, ky):
-        """Gamma0 = I0(b) exp(-b), ``(z, ky, kx)``."""
+        """Return Gamma0 = I0(b) exp(-b), ``(z, ky, kx)``."""
         return i0e(self.larmor(z, ky))
 
     def gyroaverage(self, w, z, ky):
-        """J0(k_perp v_perp / B), ``(w, z, ky, kx)``; v_perp = w sqrt(B)."""
+        """Return J0(k_perp v_perp / B), ``(w, z, ky, kx)``; v_perp = w sqrt(B)."""
         k_perp = np.sqrt(self.k_perp2(z, ky) / self.field(z)[:, None, None])
         return j0(abs(w)[:, None, None, None] * k_perp)
 
     def drift(self, z, ky):
-        """-w_D / (v^2 + mu B), ``(z, ky, kx)``."""
+        """Return -w_D / (v^2 + mu B), ``(z, ky, kx)``."""
         z, ky = z[:, None, None], ky[:, None]
         return self.kx * np.sin(z) + ky * (np.cos(z) + self.plasma.shear * z * np.sin(z))
 
     def maxwellian_v(self, v):
-        """The factor of F in v; 0 outside the grid, where g is taken to vanish."""
+        """Return the factor of F that depends on v; 0 outside the grid, where g is assumed to vanish."""
         return np.where(abs(v) < self.grid.vmax + self.dv / 2, np.exp(-(v**2) / 2), 0.0)
 
     def maxwellian_mu(self, w, z):
-        """The factor of F in mu, with that in front, ``(w, z)``; 0 outside the grid."""
+        """Return the factor of F that depends on mu, constants included, ``(w, z)``; 0 outside the grid."""
         factor = (2 * np.pi) ** -1.5 * np.exp(-(w[:, None] ** 2) / 2 * self.field(z))
         return np.where(abs(w[:, None]) < self.grid.vmax + self.dw / 2, factor, 0.0)
 
     @property
     def velocity_weights(self):
-        """Weights of d3v = 2 pi v_perp dv_perp dv over B, by mu.
+        """Return the weights of d3v = 2 pi v_perp dv_perp dv over B for each mu.
 
         The trapezoid rule is corrected at the axis as in GKV.
         """

@@ -25,7 +25,7 @@ NEAR = np.arange(-2, 3)
 
 
 class Slot:
-    """Halos of one slice in flight."""
+    """Holds the halos of one slice in flight."""
 
     def __init__(self, shape):
         mus, zs, *plane = shape
@@ -34,7 +34,7 @@ class Slot:
 
 
 class Linear:
-    """The linear terms on this rank.
+    """Computes the linear terms on this rank.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class Linear:
     dissipation : float
         Coefficient of the fourth difference in z.
     terms : sequence of str
-        Those of `TERMS` that act.
+        The terms of `TERMS` that are computed.
 
     Attributes
     ----------
     psi : ndarray of complex
         J0 phi, ``(mu, z, ky, kx)``.
     fastest : float
-        Bound of the terms' rates, v_ti / R: what limits the time step; of this rank.
+        Bound of the terms' rates on this rank, v_ti / R; it limits the time step.
     """
 
     def __init__(self, geometry, decomposition, dissipation, terms=TERMS):
@@ -79,7 +79,7 @@ class Linear:
         F_v = geometry.maxwellian_v(v)
         F_v_near = geometry.maxwellian_v(v[:, None] + geometry.dv * NEAR)
         self._weights = np.stack([F_v, F_v * v, F_v * v**2, (self._v_taps[:, 1] * F_v_near).sum(1)], axis=1)
-        # Of J0 phi, with neighbours in mu and z.
+        # J0 phi, with neighbours in mu and z.
         w_near = geometry.dw * np.arange(parts["mu"].start - 2, parts["mu"].stop + 2)
         z_near = geometry.z[0] + geometry.dz * np.arange(parts["z"].start - HALO, parts["z"].stop + HALO)
         self._gyroaverage = geometry.gyroaverage(w_near, z_near, ky)
@@ -100,13 +100,13 @@ class Linear:
     # ---- the potential's terms -------------------------------------------------------------------
 
     def gyroaverage(self, phi, m):
-        """J0 phi at one mu, its neighbours in mu among them: m from 0 to mus + 3."""
+        """Compute J0 phi at one mu, neighbours in mu included: m from 0 to mus + 3."""
         np.multiply(self._gyroaverage[m], phi, out=self._psi_near[m])
         if 0 <= m - 2 < len(self.psi):
             self.psi[m - 2] = self._psi_near[m, HALO:-HALO]
 
     def potential_terms(self, m):
-        """Q0 ... Q3 at one mu, after `gyroaverage` for all."""
+        """Compute Q0 ... Q3 at one mu, after `gyroaverage` for all."""
         q0, q1, q2, q3 = self._potential[:, m]
         psi, F = self.psi[m], self._F_mu[m + 2]
         R_LT, R_Ln = self._drive
@@ -129,15 +129,15 @@ class Linear:
     # ---- slices ----------------------------------------------------------------------------------
 
     def buffers(self):
-        """Buffers of one slice in flight."""
+        """Make the buffers of one slice in flight."""
         return Slot(self._shape)
 
     def v_exchanges(self, f):
-        """Halos in v, once for all slices."""
+        """Make the exchanges of halos in v, once for all slices."""
         return self._sendrecvs("v", (f[-HALO:], f[:HALO]), self._v_halos, 0)
 
     async def halos(self, f, number, slot):
-        """Halos in z and mu of one slice ``f[number]``."""
+        """Exchange the halos in z and mu of one slice ``f[number]``."""
         here = f[number]
         slot.low[...], slot.high[...] = here[:, :HALO], here[:, -HALO:]
         if self._decomposition.z.size == 1:
@@ -147,7 +147,7 @@ class Linear:
         self._complete(here, self._v[number], slot)
 
     def exchanges(self, f, number, slot):
-        """What `halos` awaits."""
+        """Return the exchanges that `halos` awaits."""
         ends, here = (slot.high, slot.low), f[number]
         found = self._sendrecvs("z", ends, (slot.z_below, slot.z_above), 0)
         if self._exchanges_mu:
@@ -155,7 +155,7 @@ class Linear:
         return found
 
     def _sendrecvs(self, axis, sent, received, tag):
-        """The upper end goes to the rank above, which sends its lower one back, where there are other ranks."""
+        """Make the exchange of the upper end with the lower end of the rank above, if there are other ranks."""
         line = getattr(self._decomposition, axis)
         if line.size == 1:
             return []
@@ -166,7 +166,7 @@ class Linear:
         ]
 
     def _complete(self, here, v, slot):
-        """Halos at the ends of the field line and at the axis v_perp = 0."""
+        """Fill the halos at the ends of the field line and at the axis v_perp = 0."""
         first, last = self._decomposition.ends("z")
         if first:
             loops.continue_field_line(slot.z_below.copy(), self._shift, slot.low, v < 0, True, slot.z_below)
@@ -176,7 +176,7 @@ class Linear:
             slot.mu_below[0], slot.mu_below[1] = here[2], here[1]
 
     def add(self, f, number, slot, sign, out):
-        """``out = sign * out + linear terms`` of slice ``f[number]``, whose halos are in `slot`."""
+        """Compute ``out = sign * out + linear terms`` of slice ``f[number]``, whose halos are in `slot`."""
         below, above = self._v_halos
         near = [f[j] if 0 <= j < len(f) else below[j] if j < 0 else above[j - len(f)] for j in number + NEAR]
         v = self._v[number]
@@ -202,7 +202,7 @@ class Linear:
 
 
 def _perpendicular(w, dw, B):
-    """Stencil of d2g/dv_perp2 + (1/v_perp + v_perp) dg/dv_perp, ``(w, z, 5)``.
+    """Return the stencil of d2g/dv_perp2 + (1/v_perp + v_perp) dg/dv_perp, ``(w, z, 5)``.
 
     v_perp = w sqrt(B), so derivatives with respect to it are those to w over sqrt(B).
     """

@@ -1,4 +1,4 @@
-"""The loops over all points, compiled by numba: they release the GIL, so workers run them side by side.
+"""Loops over all points, compiled by numba. They release the GIL, so workers run them at the same time.
 
 Planes are (ky, kx) of one (v, mu, z), as real numbers: every coefficient but the drift's is real.
 """
@@ -10,7 +10,7 @@ compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 def real(array):
-    """A C-contiguous complex array ``(..., ky, kx)`` as rows of real and imaginary parts."""
+    """Return a C-contiguous complex array ``(..., ky, kx)`` as rows of real and imaginary parts."""
     return array.reshape(*array.shape[:-2], -1).view(float)
 
 
@@ -101,7 +101,7 @@ def add_linear(
 
 @compiled
 def continue_field_line(incoming, shift, own, outflow, lower, ghosts):
-    """Two planes beyond an end of the field line.
+    """Compute two planes beyond an end of the field line.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def continue_field_line(incoming, shift, own, outflow, lower, ghosts):
     own : (mu, 2, ky, kx)
         The last two planes at this end, ascending in z.
     outflow : bool
-        Where nothing continues: extrapolate `own`; or else 0.
+        Where nothing continues: True extrapolates `own`, False sets 0.
     lower : bool
         The end at which z is smallest.
     ghosts : (mu, 2, ky, kx)
@@ -167,7 +167,7 @@ def add_moment(f, v_weights, weights, first, stop, moment):
 
 @compiled
 def gill(f, slope, carry, dt, a, b, c):
-    """One stage of the Runge-Kutta-Gill scheme, in place.
+    """Make one stage of the Runge-Kutta-Gill scheme, in place.
 
     r = a (dt slope - b carry);  f += r;  carry += 3 r - c dt slope
     """

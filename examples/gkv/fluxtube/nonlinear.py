@@ -11,7 +11,7 @@ import overlap
 
 
 class Off:
-    """A linear run."""
+    """Stands for the nonlinear term in a linear run."""
 
     sign, speed, nbytes = 0, 0.0, 0
 
@@ -22,13 +22,13 @@ class Off:
         """Set the advecting field, ``(mu, z, ky, kx)`` (collective)."""
 
     def whole(self, f, out):
-        """Brackets of a whole batch ``(v, mu, z, ky, kx)``, where that is the way (collective)."""
+        """Compute the brackets of a whole batch ``(v, mu, z, ky, kx)``, if this form does so (collective)."""
 
     async def of(self, f, out, slot):
-        """Bracket of one slice ``(mu, z, ky, kx)``, where that is the way."""
+        """Compute the bracket of one slice ``(mu, z, ky, kx)``, if this form does so."""
 
     def exchanges(self, f, out, slot):
-        """What it awaits."""
+        """Return the exchanges that `of` awaits."""
         return []
 
     def close(self):
@@ -36,7 +36,7 @@ class Off:
 
 
 class ByPlanes(Off):
-    """Exchange of whole planes, slice by slice in v."""
+    """Exchanges whole planes, slice by slice in v."""
 
     sign = -1
 
@@ -73,11 +73,11 @@ class ByPlanes(Off):
 
 
 class BySlab(Off):
-    """Exchange of rows and columns: one call of `overlap.FFT2.pointwise` for the whole batch.
+    """Exchanges rows and columns: one call of `overlap.FFT2.pointwise` for the whole batch.
 
     FFT2's half-spectrum is along its last axis, which is y here, with x first: in transposed order
-    its spectra are ``(..., ky, kx)``, kx in FFTW's order. The gradients of J0 phi are brought to real
-    space once, by a function that keeps them.
+    its spectra are ``(..., ky, kx)``, kx in FFTW's order. The gradients of J0 phi are transformed to real space once,
+    by a function that keeps them.
     """
 
     sign = -1
@@ -144,13 +144,13 @@ class BySlab(Off):
             out[..., mine] = self._result[..., theirs]
 
     def _derive(self, field, gradient):
-        """Gradients of a field, in FFTW's order of kx."""
+        """Compute the gradients of a field, in FFTW's order of kx."""
         for mine, theirs in self._halves():
             np.multiply(1j * self._kx[mine], field[..., mine], out=gradient[0][..., theirs])
             np.multiply(1j * self._ky, field[..., mine], out=gradient[1][..., theirs])
 
     def _halves(self):
-        """kx < 0 and kx >= 0: where they are here, and in FFTW's order."""
+        """Return the places of kx < 0 and of kx >= 0, here and in FFTW's order."""
         most = len(self._kx) // 2
         return ((slice(0, most), slice(most + 1, None)), (slice(most, None), slice(0, most + 1)))
 
@@ -161,7 +161,7 @@ class BySlab(Off):
 
 
 def _planes(field):
-    """``(mu, z, ky, kx)`` as ``(planes, ky, kx)``."""
+    """View ``(mu, z, ky, kx)`` as ``(planes, ky, kx)``."""
     return field.reshape(-1, *field.shape[2:])
 
 

@@ -9,7 +9,7 @@ from .geometry import Geometry
 
 
 def draw(case, config, history, figures, phi, path):
-    """Draw what a case shows.
+    """Draw the picture of a case.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _turbulence(figure, left, right, config, history, figures, phi):
 
 
 def real_space(config, phi, points=256):
-    """phi on a fine grid, from its modes ``(ky, kx)``: x, y and the values ``(y, x)``."""
+    """Compute phi on a fine grid from its modes ``(ky, kx)``; return x, y and the values ``(y, x)``."""
     grid = config.grid
     spectrum = np.zeros((points // 2 + 1, points), complex)
     spectrum[: grid.ny + 1, np.arange(-grid.nx, grid.nx + 1)] = phi

@@ -1,10 +1,9 @@
-"""Published figures that the runs are held against; units v_ti / R and 1 / rho_ti."""
+"""Published figures with which the runs are compared; units v_ti / R and 1 / rho_ti."""
 
 import numpy as np
 
 # Cyclone base case, adiabatic electrons: ky, omega, gamma. GKV's Benchmarks_Note, case ITGae-lin (f0.58).
-# Its gamma at ky = 0.55 and 0.60 (0.311, -0.488) breaks the trend; what is here was found by running
-# GKV f0.65.
+# Its gamma at ky = 0.55 and 0.60 (0.311, -0.488) breaks the trend; the values here come from a run of GKV f0.65.
 CYCLONE = np.array(
     [
         (0.05, -0.101, 0.030),
@@ -21,7 +20,7 @@ CYCLONE = np.array(
         (0.60, -1.453, -0.052),
     ]
 )
-CYCLONE_CHECKED = 0.15, 0.40  # ky between which the figures are asked for
+CYCLONE_CHECKED = 0.15, 0.40  # range of ky in which agreement is demanded
 OMEGA_WITHIN, GAMMA_WITHIN = 0.02, 0.05
 
 RESIDUAL_WITHIN, GAM_WITHIN = 0.07, 0.04
@@ -32,7 +31,7 @@ CONDUCTIVITY = 1.4, 2.0
 
 
 def cyclone(ky):
-    """Published (omega, gamma) at one ky, or None."""
+    """Return the published (omega, gamma) at one ky, or None."""
     for known, omega, gamma in CYCLONE:
         if abs(known - ky) < 1e-6:
             return omega, gamma
@@ -40,17 +39,17 @@ def cyclone(ky):
 
 
 def xiao_catto(q, eps):
-    """Residual zonal flow of Xiao and Catto, Phys. Plasmas 13, 082307 (2006), circular surfaces."""
+    """Return the residual zonal flow of Xiao and Catto, Phys. Plasmas 13, 082307 (2006), circular surfaces."""
     return 1 / (1 + (1.635 + 0.5 * np.sqrt(eps) + 0.361 * eps) * q**2 / np.sqrt(eps))
 
 
 def rosenbluth_hinton(q, eps):
-    """Residual zonal flow of Rosenbluth and Hinton, Phys. Rev. Lett. 80, 724 (1998)."""
+    """Return the residual zonal flow of Rosenbluth and Hinton, Phys. Rev. Lett. 80, 724 (1998)."""
     return 1 / (1 + 1.6 * q**2 / np.sqrt(eps))
 
 
 def gam_frequency(q, tau_e=1.0):
-    """Frequency of the geodesic acoustic mode, Sugama and Watanabe, J. Plasma Phys. 72, 825 (2006)."""
+    """Return the frequency of the geodesic acoustic mode, Sugama and Watanabe, J. Plasma Phys. 72, 825 (2006)."""
     return (
         np.sqrt(2)
         * np.sqrt(7 + 4 * tau_e)

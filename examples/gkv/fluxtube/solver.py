@@ -23,7 +23,7 @@ from .linear import Linear
 from .nonlinear import FORMS, Off
 from .state import State, start
 
-STABLE = 2.8  # |lambda dt| that a fourth-order Runge-Kutta step bears on the imaginary axis
+STABLE = 2.8  # largest |lambda dt| on the imaginary axis for which a fourth-order Runge-Kutta step is stable
 # a, b and c of `loops.gill`, by stage.
 GILL = ((0.5, 0.0, 0.5), (1 - 0.5**0.5, 1.0, 1 - 0.5**0.5), (1 + 0.5**0.5, 1.0, 1 + 0.5**0.5), (1 / 6, 2.0, 0.5))
 V_HALOS = "halos in v"
@@ -51,14 +51,14 @@ class Solver:
     Raises
     ------
     ConfigError
-        On all ranks, when the sizes do not allow so many ranks.
+        On all ranks, if the sizes do not allow so many ranks.
     """
 
     def __init__(self, comm, config):
         runtime = comm if isinstance(comm, overlap.Runtime) else None
         self.comm, self.config = (comm if runtime is None else runtime.comm.source), config
         comm, parallel = self.comm, config.parallel
-        arrange(comm.size, config)  # or fail before anything is made
+        arrange(comm.size, config)  # raises before anything is made
         self.runtime = runtime or overlap.Runtime(comm, workers=parallel.workers)
         self.geometry = Geometry(config.plasma, config.grid)
         self.decomposition = Decomposition(comm, self.runtime, config)
@@ -90,7 +90,7 @@ class Solver:
     def _make_pipelines(self):
         fields, pipelined = self.fields, self.runtime.pipelined
         wait, depth = self.config.parallel.wait, self.config.parallel.depth
-        # As many on every rank, also where z is split unevenly: some may be empty.
+        # As many on every rank, even if z is split unevenly; some may be empty.
         most = -(-self.config.grid.nz // 2 // self.decomposition.ranks["z"])
         self._z_parts = block(len(fields.density), most)
         local = "off" if self.runtime.workers == 1 else "poll"
@@ -143,13 +143,13 @@ class Solver:
     # ---- the right-hand side ---------------------------------------------------------------------
 
     def solve_fields(self, f, linear=None):
-        """phi of a distribution, into `fields`, and what `linear` needs of both (collective)."""
+        """Compute phi of a distribution into `fields`, and the terms of both that `linear` needs (collective)."""
         linear = linear or self.linear
         self._gather([V_HALOS, *self._z_parts], f, linear)
         self._solve((0,), linear)
 
     def rhs(self, f, out):
-        """df/dt of a distribution, into `out` (collective).
+        """Compute df/dt of a distribution into `out` (collective).
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Solver:
         self._advance(range(len(f)), f, out, self.linear, self.nonlinear)
 
     def linear_terms(self, f, out, linear):
-        """Some linear terms alone, after `solve_fields` with the same `linear` (collective)."""
+        """Compute some linear terms alone, after `solve_fields` with the same `linear` (collective)."""
         self._advance(range(len(f)), f, out, linear, _OFF)
 
     def step(self, most=np.inf):
@@ -178,7 +178,7 @@ class Solver:
         state.step += 1
 
     def _step_size(self):
-        """The largest stable step times the Courant number, R / v_ti."""
+        """Return the largest stable step times the Courant number, in R / v_ti."""
         time, geometry = self.config.time, self.geometry
         k = np.hypot(geometry.kx.max(), geometry.ky.max())
         speed = self.comm.allreduce(self.nonlinear.speed, MPI.MAX)
@@ -186,7 +186,7 @@ class Solver:
 
     @property
     def copies(self):
-        """Memory held on this rank, in copies of its part of the state."""
+        """Return this rank's memory, in multiples of its part of the state."""
         slots = [slot for both in self._advance.slots for slot in both if slot is not None]
         held = {}
         for thing in (self, self.state, self.fields, self.linear, *slots):

@@ -34,11 +34,11 @@ class State:
         self.time, self.step = 0.0, 0
 
     def zeros(self):
-        """Another array like `f`."""
+        """Make another array like `f`."""
         return np.zeros([part.stop - part.start for part in self.where], complex)
 
     def local(self, axis):
-        """This rank's coordinates along an axis."""
+        """Return this rank's coordinates along an axis."""
         return self.coords[axis][self.where[DIMS.index(axis)]]
 
 
@@ -54,7 +54,7 @@ def start(state, geometry, form):
 
 
 def _shape(form, geometry, v, z, ky, kx):
-    """f / (amplitude F), to be broadcast to ``(v, mu, z, ky, kx)``."""
+    """Return f / (amplitude F), which broadcasts to ``(v, mu, z, ky, kx)``."""
     if form.form == "zonal":
         return np.where((abs(abs(kx) - geometry.dkx) < geometry.dkx / 2) & (ky[:, None] == 0), 1.0, 0.0)
     along = ((1 + v[:, None] + z) ** 2 * np.exp(-(z**2) / (0.2 * np.pi) ** 2))[:, None, :, None, None]
@@ -62,7 +62,7 @@ def _shape(form, geometry, v, z, ky, kx):
         return along * ((kx == 0) & (ky[:, None] > 0))
     phases = np.random.default_rng(form.seed).random((len(geometry.ky), len(geometry.kx)))
     factors = np.exp(2j * np.pi * phases)
-    factors[0] = 0  # zonal flows are to grow by themselves
+    factors[0] = 0  # zonal flows must grow by themselves
     factors /= 1 + (geometry.kx**2 + geometry.ky[:, None] ** 2) / 0.1
     rows = np.isin(geometry.ky, ky)
     return along * factors[rows]

@@ -1,4 +1,4 @@
-"""Copies of the state in other ranks' memory, and a solver of the ranks that are left when some are lost."""
+"""Keeps copies of the state in other ranks' memory, and makes a solver of the ranks that are left if some are lost."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from .state import DIMS
 
 
 class Copies:
-    """The state as it was at the last steps that were saved, kept by other ranks.
+    """Keeps the state of the last saved steps in the memory of other ranks.
 
     Parameters
     ----------
@@ -19,11 +19,11 @@ class Copies:
 
     def __init__(self, solver):
         self._protected = overlap.Protected([_array(solver)], copies=min(1, solver.comm.size - 1))
-        self._times = {}  # of the steps that are saved, on every rank
+        self._times = {}  # times of the saved steps, on every rank
         self.save(solver.state)
 
     def save(self, state):
-        """Begin to copy the state as it is to other ranks, and go on (collective)."""
+        """Begin to copy the present state to other ranks, and return (collective)."""
         self._protected.start(state.step)
         self._times[state.step] = state.time
 
@@ -33,21 +33,21 @@ class Copies:
         Parameters
         ----------
         loss : overlap.RankLost
-            If more ranks are lost meanwhile, it goes on without them.
+            The loss; if more ranks are lost meanwhile, the run goes on without them, too.
         config : Config
 
         Returns
         -------
         solver : Solver
         copies : Copies
-            Those of the ranks that are left.
+            Copies on the ranks that are left.
 
         Raises
         ------
         ConfigError
-            On all ranks, when the sizes do not allow so many ranks.
+            On all ranks, if the sizes do not allow so many ranks.
         overlap.DataLost
-            On all ranks, when the ranks that kept a part are lost, too.
+            On all ranks, if the ranks that kept a part are lost, too.
         """
         while True:
             try:
@@ -63,13 +63,13 @@ class Copies:
 
 
 def shortened(history, time):
-    """The samples that were made until a time; those after it are made again."""
+    """Return the samples up to a time; later ones will be made again."""
     count = np.searchsorted(history["time"], time, side="right")
     return {name: values[:count] for name, values in history.items()}
 
 
 def _array(solver):
-    """This rank's part of the state, as an array that knows where it belongs."""
+    """Return this rank's part of the state as a distributed array."""
     state = solver.state
     split = [axis for axis, name in enumerate(DIMS) if name in solver.decomposition.parts]
     return overlap.DistArray(state.f, solver.comm, state.global_shape, split, state.where)

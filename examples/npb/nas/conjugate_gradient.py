@@ -1,7 +1,7 @@
 """CG: the smallest eigenvalue of a sparse matrix by inverse iteration, on `overlap.sparse`.
 
-NPB's matrix is shifted so far that it is negative definite. Its negative is stored, for which conjugate gradients take
-the same steps with the opposite sign of z: zeta = shift - 1 / (x . z) then.
+NPB's matrix is shifted so far that it is negative definite. Its negative is stored. For it conjugate gradients take the
+same steps with the opposite sign of z, so zeta = shift - 1 / (x . z).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .random_numbers import MASK, SCALE, jumped, power
 
 SEED = 314159265
 CONDITION = 0.1
-STEPS = 25  # of conjugate gradients, for each of z
-ROUNDS = 9  # of so many products, in which speeds are measured
+STEPS = 25  # steps of conjugate gradients for each z
+ROUNDS = 9  # number of rounds of products in which speeds are measured
 ROWS = {"S": 1400, "W": 7000, "A": 14000, "B": 75000, "C": 150000}
-ENTRIES = {"S": 7, "W": 8, "A": 11, "B": 13, "C": 15}  # per random vector
+ENTRIES = {"S": 7, "W": 8, "A": 11, "B": 13, "C": 15}  # entries per random vector
 ITERATIONS = {"S": 15, "W": 15, "A": 15, "B": 75, "C": 75}
 SHIFTS = {"S": 10.0, "W": 12.0, "A": 20.0, "B": 60.0, "C": 110.0}
 ZETAS = {"S": 8.5971775078648, "W": 10.362595087124, "A": 17.130235054029, "B": 22.712745482631, "C": 28.973605592845}
@@ -67,9 +67,9 @@ def vectors(state, n, nonzer, places, values):
 
 @njit
 def products(places, values, first, last, ratio, rows, columns, entries):
-    """List the entries of the sum of w^i x_i x_i^T in some rows; returns how many there are.
+    """List the entries of the sum of w^i x_i x_i^T in some rows; return their number.
 
-    With no arrays, count them.
+    Without arrays, only count them.
     """
     count = 0
     size = 1.0
@@ -88,8 +88,8 @@ def products(places, values, first, last, ratio, rows, columns, entries):
 
 
 def triplets(letter: str, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row numbers, columns and values of the negative of NPB's matrix, in some rows; values of one place are to be
-    added.
+    """Return row numbers, columns and values of the negative of NPB's matrix in some rows; values of the same place
+    must be added.
     """
     n, nonzer = ROWS[letter], ENTRIES[letter]
     places, values = np.empty((n, nonzer + 1), np.int64), np.zeros((n, nonzer + 1))
@@ -108,7 +108,7 @@ def triplets(letter: str, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 class PlainMatrix(Matrix):
-    """A matrix whose products wait for other ranks' entries before they begin."""
+    """Wraps a matrix so that products wait for other ranks' entries before they begin."""
 
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
         self.halo.exchange(extended)
@@ -125,7 +125,7 @@ class CG(Kernel):
         part = block(ROWS[letter], comm.size, weights)[comm.rank]
         self.share = part.stop - part.start
         self._matrix = (Matrix if hide else PlainMatrix)(comm, *triplets(letter, part), self.share)
-        # A sum of two numbers takes next to nothing on a node, and as long as any message between nodes.
+        # A sum of two numbers takes next to no time on a node, but as long as any message between nodes.
         self._single = hide and nodes(comm) > 1
         self._zeta = np.nan
 
@@ -162,12 +162,12 @@ class CG(Kernel):
             x = self._iterate(x)
             self.advance(iteration + 1, self.iterations)
         products = self.iterations * (STEPS + 1)
-        # What is no product counts as waiting: next to nothing here.
+        # All but the products counts as waiting, which is little here.
         self.waited_s = max(0.0, perf_counter() - begun - products * self._product_s)
         self.messages = products * len(self._matrix.halo.transports)
 
     def _iterate(self, x):
-        """The next x, and zeta."""
+        """Return the next x, and zeta."""
         z = cg(self._matrix, x, rtol=0.0, maxiter=STEPS, single_reduction=self._single).x
         sums = self._matrix.sum(np.array([x @ z, z @ z]))
         self._zeta = SHIFTS[self.letter] - 1 / sums[0]

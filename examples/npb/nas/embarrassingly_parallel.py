@@ -1,8 +1,8 @@
-"""EP: pairs of Gaussian random numbers, counted by square annuli. Batches are drawn by whoever is free.
+"""EP: pairs of Gaussian random numbers, counted by square annuli.
 
-Balanced, the batches lie in numbered pieces, long ones first: a rank begins with the piece of its own number and then
-draws the next one from a counter in rank 0's memory, by remote fetch-and-add. Even and weighted shares are runs of
-batches.
+With --balance a free rank draws the next batches: they form numbered pieces, long ones first. A rank begins with the
+piece of its own number, and then draws the number of the next one from a counter in rank 0's memory by remote
+fetch-and-add. Even and weighted shares are contiguous batches.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ COUNTS = {
 ANNULI = 10
 
 _ONE, _TWO = power(1), power(2)
-_NEXT_BLOCK, _MASK = int(power(2 * BLOCK)), int(MASK)  # signed: products wrap around alike
+_NEXT_BLOCK, _MASK = int(power(2 * BLOCK)), int(MASK)  # signed integers: products wrap around in the same way
 _LN2 = float(np.log(2))
 _MANTISSA, _ONE_BITS, _TWO_52_BITS = 2**52 - 1, 1023 << 52, 1075 << 52
 
 
 @intrinsic
 def _bits(typing, number):
-    """The bits of a number."""
+    """Return the bits of a number."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -56,7 +56,7 @@ def _bits(typing, number):
 
 @intrinsic
 def _number(typing, bits):
-    """The number of some bits."""
+    """Return the number with some bits."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
@@ -66,13 +66,14 @@ def _number(typing, bits):
 
 @njit(inline="always")
 def _float(small):
-    """An integer from 0 to 2^52 as a number: by its bits, as many processors convert no 64-bit integers in vectors."""
+    """Convert an integer from 0 to 2^52 to a number by its bits, because many processors cannot convert 64-bit integers
+    in vectors."""
     return _number(small | _TWO_52_BITS) - 2.0**52
 
 
 @njit(fastmath={"contract"})
 def _coordinates(states, x):
-    """Map states to (-1, 1), and go on to those of the next block."""
+    """Map states to (-1, 1), and advance them to the next block."""
     for place in range(len(x)):
         x[place] = 2.0 * SCALE * _float(states[place]) - 1.0
         states[place] = (states[place] * _NEXT_BLOCK) & _MASK
@@ -80,7 +81,7 @@ def _coordinates(states, x):
 
 @njit(fastmath={"contract"})
 def _factors(x, y, factors):
-    """sqrt(-2 ln t / t) where t = x^2 + y^2 <= 1, else 0: without a branch, so that it is vectorised.
+    """Compute sqrt(-2 ln t / t) if t = x^2 + y^2 <= 1, else 0, without a branch, so that the loop is vectorised.
 
     With t = 2^e m, m near 1, ln t = e ln 2 + 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172; the series is cut after
     s^21.
@@ -128,7 +129,7 @@ def _tally(x, y, factors, largest, sums, counts):
     counts[1] += beyond_1 - beyond_2
     counts[2] += beyond_2 - beyond_3
     counts[3] += beyond_3 - beyond_4
-    if beyond_4:  # a few in a hundred thousand
+    if beyond_4:  # true for a few in a hundred thousand
         for place in range(len(x)):
             if largest[place] >= 4.0:
                 counts[int(largest[place])] += 1
@@ -153,8 +154,8 @@ def batch(state, pairs, sums, counts):
 
 
 def pieces(batches: int, ranks: int) -> np.ndarray:
-    """Where the pieces begin that ranks draw: each a quarter of a rank's part of what is left, and one batch at
-    least.
+    """Return the starts of the pieces that ranks draw: each is a quarter of a rank's part of the rest, and at least one
+    batch.
     """
     edges = [0]
     while edges[-1] < batches:
@@ -163,7 +164,7 @@ def pieces(batches: int, ranks: int) -> np.ndarray:
 
 
 class EP(Kernel):
-    """The kernel EP; see `Kernel`. Of weights `DRAWN`, ranks draw their batches."""
+    """The kernel EP; see `Kernel`. With weights `DRAWN` ranks draw their batches."""
 
     name, title, operation, unit = "ep", "EP", "Random numbers generated", "batches"
     iterations = 0
@@ -219,7 +220,7 @@ class EP(Kernel):
         for number in range(first, last):
             batch(jumped(SEED, number * 2 * BATCH), BATCH, self._sums, self._counts)
             self.share += 1
-            self.comm.Iprobe()  # lets others draw from this rank's memory where that needs its help
+            self.comm.Iprobe()  # lets MPI progress, if other ranks' access to this rank's memory needs that
             self.advance(number + 1, self._batches)
 
     def checks(self) -> list[Check]:

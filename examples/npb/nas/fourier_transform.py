@@ -1,8 +1,8 @@
 """FT: a diffusion equation solved by three-dimensional FFTs, on `overlap.FFT3`.
 
-The spectrum's factors are products of one factor per axis, so one pass over it per step, in place, reads no table of
-its size. In the natural order of axes the way back takes less time than from (ky, kx, kz), where lines of z and of x
-change places.
+The spectrum's factors are products of one factor per axis, so a step makes one pass over the spectrum, in place, and
+needs no table of its size. The spectrum has the natural order of axes, from which the backward transform is faster than
+from (ky, kx, kz).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def evolve(u, along_z, along_y, along_x):
 
 
 def _messages(transform):
-    """How many messages this rank sends in a transform of one field."""
+    """Return the number of messages that this rank sends in a transform of one field."""
     return sum(
         int(np.count_nonzero(message.counts_sent))
         for staged in transform.staged_transforms()
@@ -110,7 +110,7 @@ class FT(Kernel):
             complex,
             norm="forward",
             layout={"order": "natural", "grid": (1, comm.size), "weights": weights},
-            # One size of messages: their number is compared with that of other shares.
+            # Messages of one size, because their number is compared with that of other shares.
             settings={"chunk": 8} | ({} if hide else {"wait": "off"}),
         )
         self._u, self._spectrum = self._plan.real.empty(), self._plan.spectrum.empty()
@@ -143,7 +143,7 @@ class FT(Kernel):
             (self._plan.forward, (self._u, self._spectrum)),
             (self._plan.backward, (self._spectrum, self._u)),
         ):
-            while transform.refinement is not None:  # first calls compare ways to wait
+            while transform.refinement is not None:  # the first calls compare ways to wait
                 transform(arrays[0], out=arrays[1])
         self.run()
 

@@ -1,5 +1,5 @@
-"""IS: the ranks of integer keys, by buckets. Pieces of the keys travel while the next one is packed and those that have
-come are counted.
+"""IS: the ranks of integer keys, by buckets. While one piece of the keys is exchanged, the next one is packed and
+received pieces are counted.
 
 Every rank counts its keys by buckets; runs of buckets belong to ranks, as many as their shares of the keys ask for. Its
 keys are cut in pieces: each is packed bucket by bucket, exchanged with all others, and counted where it has come, a
@@ -24,8 +24,8 @@ from .random_numbers import numbers
 SEED = 314159265
 ITERATIONS = 10
 PIECES = 4
-WARM_UP = 8  # rankings, in which the pipeline finds the fastest way to wait
-KEYS = {"S": 16, "W": 20, "A": 23, "B": 25, "C": 27}  # binary logarithms
+WARM_UP = 8  # number of rankings in which the pipeline finds the fastest way to wait
+KEYS = {"S": 16, "W": 20, "A": 23, "B": 25, "C": 27}  # binary logarithms of the numbers of keys
 RANGES = {"S": 11, "W": 16, "A": 19, "B": 21, "C": 23}
 BUCKETS = {"S": 9, "W": 10, "A": 10, "B": 10, "C": 10}
 PLACES = {
@@ -52,7 +52,7 @@ SIGNS = {
 
 
 def expected_rank(letter: str, test: int, iteration: int) -> int:
-    """The rank that NPB demands of a test key."""
+    """Return the rank that NPB demands for a test key."""
     sign = SIGNS[letter][test]
     shift = {"W": 2 if sign > 0 else 0, "A": 1}.get(letter, 0)
     return RANKS[letter][test] + sign * (iteration - shift)
@@ -67,7 +67,7 @@ def count_buckets(keys, shift, counts):
 
 @njit
 def pack(keys, shift, kept, ends, out):
-    """Copy the `kept` bits of keys bucket by bucket; `ends` has where each bucket begins, and then where it ends."""
+    """Copy the `kept` bits of keys bucket by bucket; `ends` holds the begin of each bucket, and afterwards its end."""
     for place in range(len(keys)):
         key = keys[place]
         bucket = key >> shift
@@ -85,7 +85,7 @@ def count(keys, low, counts):
 
 @njit
 def count_places(places, histogram, shift, counts):
-    """Count keys, given by their places in buckets of which the histogram tells the numbers of keys."""
+    """Count keys that are given by their places in buckets; the histogram has the numbers of keys of the buckets."""
     begin = 0
     for bucket in range(len(histogram)):
         end = begin + histogram[bucket]
@@ -97,7 +97,7 @@ def count_places(places, histogram, shift, counts):
 
 @njit
 def accumulate(counts):
-    """Add up: how many keys there are up to each."""
+    """Replace counts by cumulative counts."""
     total = np.uint32(0)
     for place in range(len(counts)):
         total += counts[place]
@@ -106,7 +106,7 @@ def accumulate(counts):
 
 @njit
 def put(keys, low, counts, out):
-    """Put keys where their ranks say, from the last one on."""
+    """Put keys to the places of their ranks, beginning with the last key."""
     for place in range(len(keys)):
         counts[keys[place] - low] -= np.uint32(1)
         out[counts[keys[place] - low]] = keys[place]
@@ -128,7 +128,7 @@ class IS(Kernel):
         draws = numbers(SEED, 4 * self._part.start, 4 * self.share).reshape(-1, 4)
         sums = ((draws[:, 0] + draws[:, 1]) + draws[:, 2]) + draws[:, 3]
         self._keys = (self._highest / 4 * sums).astype(np.uint32)
-        self._original = self._keys[: 2 * ITERATIONS + 1].copy()  # all that iterations change, where this rank has it
+        self._original = self._keys[: 2 * ITERATIONS + 1].copy()  # the keys that iterations change here
         self._by_places = hide and nodes(comm) > 1
         self._kind = np.dtype(np.uint16 if self._by_places else np.uint32)
         self._mpi_kind = MPI.UINT16_T if self._by_places else MPI.UINT32_T
@@ -137,7 +137,7 @@ class IS(Kernel):
         self._pieces = PIECES if hide else 1
         self._cuts = self.share * np.arange(self._pieces + 1) // self._pieces
         tests, self._buckets = len(PLACES[letter]), 2 ** BUCKETS[letter]
-        # The histograms of this rank's pieces, and the test keys that it has.
+        # The histograms of this rank's pieces, and its test keys.
         self._told = np.zeros(self._pieces * self._buckets + tests, np.int32)
         self._histograms, self._test_keys = self._told[:-tests].reshape(self._pieces, -1), self._told[-tests:]
         self._everywhere = np.zeros((comm.size, len(self._told)), np.int32)
@@ -166,7 +166,7 @@ class IS(Kernel):
             self.advance(iteration, ITERATIONS)
 
     def _rank(self, iteration):
-        """One ranking."""
+        """Rank all keys once."""
         self._set(iteration, iteration)
         self._set(iteration + ITERATIONS, self._highest - iteration)
         self._told[:] = 0
@@ -188,12 +188,12 @@ class IS(Kernel):
         return self._keys[self._cuts[piece] : self._cuts[piece + 1]]
 
     def _set(self, place, key):
-        """Set a key, where this rank has it."""
+        """Set a key, if this rank has it."""
         if self._part.start <= place < self._part.stop:
             self._keys[place - self._part.start] = key
 
     def _deal(self):
-        """Give runs of buckets to ranks, and find where each piece's keys for each rank are packed."""
+        """Assign runs of buckets to ranks, and find the places where each piece's keys for each rank are packed."""
         rank, size = self.comm.rank, self.comm.size
         histograms = self._everywhere[:, : self._pieces * self._buckets].reshape(size, self._pieces, self._buckets)
         totals = histograms.sum(axis=(0, 1))
@@ -204,8 +204,8 @@ class IS(Kernel):
         self._ends = (starts[rank, :, :-1] + self._cuts[:-1, None]).astype(np.uint32)
         edges = starts[:, :, firsts]  # (ranks, pieces, ranks + 1)
         self._sent_at = edges[rank] + self._cuts[:-1, None]
-        arrived = edges[:, :, rank + 1] - edges[:, :, rank]  # (ranks, pieces): from each, in each piece
-        arrived[rank] = 0  # those stay where they are packed
+        arrived = edges[:, :, rank + 1] - edges[:, :, rank]  # (ranks, pieces): keys from each rank in each piece
+        arrived[rank] = 0  # own keys stay where they are packed
         self._arrived = arrived
         self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(self._pieces, -1).T
         if arrived.sum() > len(self._received):
@@ -218,7 +218,7 @@ class IS(Kernel):
         self._counts[:] = 0
 
     def _request(self, piece):
-        """The exchange of a piece."""
+        """Make the exchange of a piece."""
         counts = np.diff(self._sent_at[piece])
         counts[self.comm.rank] = 0
         return self._runtime.comm.Alltoallv(
@@ -227,7 +227,7 @@ class IS(Kernel):
         )
 
     def _keys_from(self, rank, piece):
-        """The keys of this rank's buckets that a rank has packed in a piece, as they came, or stayed."""
+        """Return the keys of this rank's buckets that a rank has packed in a piece, as they were received or kept."""
         if rank == self.comm.rank:
             begin, end = self._sent_at[piece, rank : rank + 2]
             return self._packed[begin:end]
@@ -273,8 +273,8 @@ class IS(Kernel):
         ]
 
     def _disorder(self):
-        """How many neighbouring keys of each rank, and across its lower border, are out of order once all are
-        sorted.
+        """Sort all keys, and count the neighbouring keys of this rank, and across its lower border, that are out of
+        order.
         """
         parts = [self._whole(rank, piece) for rank in range(self.comm.size) for piece in range(self._pieces)]
         sorted_keys = np.zeros(sum(map(len, parts)), np.uint32)
@@ -288,7 +288,7 @@ class IS(Kernel):
         return self.comm.allgather(disorder)
 
     def _whole(self, rank, piece):
-        """As `_keys_from`, whole keys."""
+        """Do as `_keys_from`, and return whole keys."""
         keys = self._keys_from(rank, piece)
         if not self._by_places:
             return keys

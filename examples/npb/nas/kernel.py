@@ -1,4 +1,4 @@
-"""`Kernel`: what the five kernels have in common, and the record of a check."""
+"""`Kernel`, the base class of the five kernels, and the record of a check."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mpi4py import MPI
 
 from overlap import Runtime
 
-DRAWN = "drawn"  # in place of weights: a rank takes what it finds undone
+DRAWN = "drawn"  # given instead of weights: a free rank takes work that is left
 Weights = tuple[float, ...] | str | None
 Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of NPB's verification.
+    """Records one comparison of NPB's verification.
 
     Attributes
     ----------
     name : str
     received, expected : number
     tolerance : float
-        Largest relative error; 0 demands equality.
+        Largest allowed relative error; 0 demands equality.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Check:
 
     @property
     def error(self) -> float:
-        """The relative error; complex numbers by their moduli."""
+        """Return the relative error, of complex numbers by their moduli."""
         return abs(self.received - self.expected) / max(abs(self.expected), 1e-300)
 
     @property
     def passed(self) -> bool:
-        """Whether it is small enough; a NaN is not."""
+        """Return whether the error is small enough; NaN is not."""
         return self.error <= self.tolerance
 
 
@@ -55,9 +55,9 @@ class Kernel:
     weights : tuple of float, optional
         Speeds of the ranks, which their shares follow; None: equal shares. EP takes `DRAWN`, too.
     advance : callable
-        ``advance(done, total)``, called now and then.
+        ``advance(done, total)``, called from time to time.
     hide : bool
-        Whether messages travel while this rank computes, where they can; without, it waits for each exchange (the plain
+        Whether to hide exchanges behind computing if possible; if not, the rank waits for each exchange (the plain
         code, for comparison).
 
     Attributes
@@ -89,33 +89,33 @@ class Kernel:
 
     @property
     def size(self) -> str:
-        """The size of the problem, as NPB prints it."""
+        """Return the size of the problem in NPB's format."""
         raise NotImplementedError
 
     @property
     def iterations(self) -> int:
-        """The number of iterations."""
+        """Return the number of iterations."""
         raise NotImplementedError
 
     @property
     def mop(self) -> float:
-        """Millions of operations of a run."""
+        """Return the millions of operations of a run."""
         raise NotImplementedError
 
     def warm_up(self) -> None:
-        """What NPB runs before the clock starts; leaves the problem as it was."""
+        """Run what NPB runs before the clock starts; the problem is unchanged afterwards."""
         raise NotImplementedError
 
     def run(self) -> None:
-        """The timed part."""
+        """Run the timed part."""
         raise NotImplementedError
 
     def checks(self) -> list[Check]:
-        """The verification of the last run, the same on all ranks."""
+        """Return the verification of the last run, the same on all ranks."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free what the kernel holds."""
+        """Free the kernel's resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +126,7 @@ class Kernel:
 
 
 def nodes(comm: MPI.Intracomm) -> int:
-    """How many nodes the ranks of a communicator are on (collective)."""
+    """Return the number of nodes that the ranks of a communicator are on (collective)."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     first = int(node.rank == 0)
     node.Free()

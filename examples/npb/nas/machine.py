@@ -1,4 +1,4 @@
-"""What the machine itself can do in the hour of a run: memory bandwidth and plain FFTs, all ranks at once."""
+"""Measures the machine at the time of a run: memory bandwidth and plain FFTs, on all ranks at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from overlap.compiled import njit
 
-_COUNT = 2**22  # numbers of each of three arrays
+_COUNT = 2**22  # length of each of three arrays
 _ROUNDS = 5
 _LINES, _LENGTH = 256, 256
 
@@ -22,14 +22,15 @@ def _triad(a, b, c):
 
 
 def triad_gb_per_s(comm: MPI.Intracomm) -> float:
-    """STREAM's triad, a = b + 3 c, of all ranks together, in 1e9 bytes per second (collective)."""
+    """Measure STREAM's triad, a = b + 3 c, on all ranks together, in 1e9 bytes per second (collective)."""
     a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
     _triad(a[:1], b, c)
     return 24 * _COUNT * comm.size / _best(comm, lambda: _triad(a, b, c)) / 1e9
 
 
 def fft_mflop_per_s(comm: MPI.Intracomm) -> float:
-    """Complex FFTs of 256 points in the cache, by FFTW on all ranks, 5 n log2 n operations each (collective)."""
+    """Measure complex FFTs of 256 points in the cache, by FFTW on all ranks, with 5 n log2 n operations each
+    (collective)."""
     lines = pyfftw.zeros_aligned((_LINES, _LENGTH), complex)
     transform = pyfftw.FFTW(lines, lines, axes=(1,), flags=("FFTW_MEASURE",))
     operations = 5 * _LINES * _LENGTH * np.log2(_LENGTH) * comm.size
@@ -37,7 +38,7 @@ def fft_mflop_per_s(comm: MPI.Intracomm) -> float:
 
 
 def _best(comm, function):
-    """Seconds of the fastest round, of its slowest rank."""
+    """Return the time of the slowest rank in the fastest round, in seconds."""
     found = []
     for _ in range(_ROUNDS):
         comm.Barrier()

@@ -1,9 +1,9 @@
 """MG: V-cycles for a periodic Poisson problem, on `overlap.Halo`.
 
-Ranks hold runs of whole planes of the finest grid. A coarse plane belongs to whom the fine plane in its middle belongs
-to, so restriction moves nothing, and ranks may hold few planes of a coarse grid, or none. On each level one halo brings
-the planes that a rank needs besides its own, while it computes those that need none of them; prolongation fills ghost
-planes by itself.
+Ranks hold runs of whole planes of the finest grid. A coarse plane belongs to the owner of the fine plane in its middle.
+So restriction moves no data, and a rank may hold few planes of a coarse grid, or none. On each level one halo brings
+the planes of other ranks that a rank needs, while the rank computes planes that need none of them. Prolongation fills
+ghost planes by itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NORMS = {
     "C": 0.5706732285740e-06,
 }
 SMOOTHERS = {letter: (-3 / 8, 1 / 32, -1 / 64) if letter in "SWA" else (-3 / 17, 1 / 33, -1 / 61) for letter in LEVELS}
-CHARGES = 10  # of either sign
-CHUNK_NBYTES = 2**22  # computed between two looks at a halo
+CHARGES = 10  # number of charges of either sign
+CHUNK_NBYTES = 2**22  # bytes computed between two polls of a halo
 
 
 class Level:
@@ -50,11 +50,11 @@ class Level:
     Attributes
     ----------
     count, total : int
-        Own planes; those with the ghost planes.
+        Number of own planes; of own and ghost planes.
     below, above : ndarray
-        Where the neighbours of each own plane are in the local array.
+        Places of the neighbours of each own plane in the local array.
     inner : (int, int)
-        The own planes that see no ghost plane.
+        The own planes that need no ghost plane.
     halo : Halo
     u, r : ndarray, (total, n, n)
     """
@@ -78,12 +78,12 @@ class Level:
 
     @staticmethod
     def run_of(good: np.ndarray) -> tuple[int, int]:
-        """The first and the last + 1 of places that follow each other; (0, 0) where there are none."""
+        """Return the first place and the last + 1 of consecutive places; (0, 0) if there are none."""
         places = np.flatnonzero(good)
         return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
 
     def see(self, coarser: Level) -> None:
-        """Note where the planes of the next coarser grid are."""
+        """Note the places of the planes of the next coarser grid."""
         self.low = coarser._place[(self.planes - 1) // 2 % coarser.n]
         self.high = coarser._place[self.planes // 2]
         self.alone = self.run_of((self.low < coarser.count) & (self.high < coarser.count))
@@ -161,13 +161,13 @@ class MG(Kernel):
         self._top.u[...] = 0.0
 
     def _sum(self):
-        """The norm of the finest residual."""
+        """Return the norm of the finest residual."""
         total = loops.squares(self._top.r, self._top.count)
         with Waiting(self):
             return float(np.sqrt(self.comm.allreduce(total) / self._top.n**3))
 
     def _cycle(self):
-        """u = u + M r, a V-cycle."""
+        """Compute u = u + M r, a V-cycle."""
         for fine, coarse in zip(self._levels, self._levels[1:]):
             self._exchanged(fine, fine.r, (0, 0), 0, None)
             loops.restrict(fine.r, coarse.r, fine.middle, fine.below, fine.above, coarse.count)
@@ -185,7 +185,7 @@ class MG(Kernel):
             self._smooth(fine, False)
 
     def _residual(self, level, v):
-        """r = v - A u, where the ghost planes of u are not there yet."""
+        """Compute r = v - A u; the ghost planes of u are exchanged meanwhile."""
         self._exchanged(
             level,
             level.u,
@@ -195,7 +195,7 @@ class MG(Kernel):
         )
 
     def _smooth(self, level, fresh):
-        """u = u + S r."""
+        """Compute u = u + S r."""
         self._exchanged(
             level,
             level.r,

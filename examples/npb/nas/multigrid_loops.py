@@ -1,8 +1,8 @@
 """MG's compiled loops, over planes that need not be neighbours in memory.
 
-Planes of a level are numbered in the local array; `below` and `above` tell where each own plane's neighbours are, a
-rank's own or ghosts. Along y and x a level is whole and periodic. Sums over the plane that runs through a row
-(`_sides`) are shared by the neighbours along x.
+Planes of a level are numbered in the local array; `below` and `above` hold the places of each own plane's neighbours,
+which may be own or ghost planes. Along y and x a level is whole and periodic. Sums over the neighbours of a row in y
+and z are shared by the neighbours along x.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def residual(u, v, r, below, above, first, last):
 
 @njit(fastmath={"contract"})
 def smooth(r, u, below, above, first, last, centre, face, edge, fresh):
-    """Add S r to u, or put it there where u is `fresh`."""
+    """Add S r to u, or set u to it if u is `fresh`."""
     n = u.shape[2]
     faces, edges = np.empty(n + 2), np.empty(n + 2)
     for z in range(first, last):
@@ -78,7 +78,7 @@ def smooth(r, u, below, above, first, last, centre, face, edge, fresh):
 
 @njit(fastmath={"contract"})
 def restrict(fine, coarse, middle, below, above, count):
-    """Compute P r of the first coarse planes, of which `middle` tells the fine ones they lie in."""
+    """Compute P r of the first coarse planes; `middle` has the fine planes in their middle."""
     n = fine.shape[2]
     faces, edges = np.empty(n + 2), np.empty(n + 2)
     for c in range(count):
@@ -100,8 +100,8 @@ def restrict(fine, coarse, middle, below, above, count):
 
 @njit(fastmath={"contract"})
 def prolong(coarse, fine, low, high, first, last, fresh):
-    """Add Q u to fine planes from `first` to `last` - 1, or put it there; each lies between two coarse planes, or in
-    one, which is both.
+    """Add Q u to the fine planes `first` to `last` - 1, or set them to it. Each lies between two coarse planes, or in
+    one, which then is both.
     """
     ny, n = coarse.shape[1], coarse.shape[2]
     line = np.empty(n)
@@ -123,7 +123,7 @@ def prolong(coarse, fine, low, high, first, last, fresh):
 
 @njit(fastmath={"reassoc", "contract"})
 def squares(r, count):
-    """The sum of squares of the first planes."""
+    """Return the sum of squares of the first planes."""
     total = 0.0
     for z in range(count):
         plane = r[z]

@@ -18,12 +18,12 @@ BLOCK = 1024
 
 
 def power(steps: int) -> np.uint64:
-    """The multiplier of some steps at once."""
+    """Return the multiplier for a number of steps at once."""
     return np.uint64(pow(MULTIPLIER, steps, MODULUS))
 
 
 def jumped(seed: int, steps: int) -> np.uint64:
-    """The state after some steps."""
+    """Return the state after a number of steps."""
     return np.uint64(pow(MULTIPLIER, steps, MODULUS) * seed % MODULUS)
 
 
@@ -45,7 +45,7 @@ def fill(state, out):
 
 
 def numbers(seed: int, first: int, count: int) -> np.ndarray:
-    """The numbers r_(first + 1) to r_(first + count) of the stream of a seed."""
+    """Return the numbers r_(first + 1) to r_(first + count) of the stream of a seed."""
     out = np.empty(count)
     fill(jumped(seed, first), out)
     return out

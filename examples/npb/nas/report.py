@@ -1,4 +1,4 @@
-"""What a run prints and draws."""
+"""Prints and draws the results of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .suite import Run
 
 
 def text(runs: list[Run], kernel: Kernel) -> str:
-    """The report of a benchmark, in the form that NPB gives its own."""
+    """Return the report of a benchmark in NPB's format."""
     last = runs[-1]
     ranks = len(last.shares)
     lines = [f" {kernel.title} Benchmark Completed."]
@@ -46,7 +46,7 @@ def text(runs: list[Run], kernel: Kernel) -> str:
 
 
 def _failed(checks: list[Check]) -> Iterator[str]:
-    """The checks that have failed, in words."""
+    """Describe the checks that have failed."""
     for check in checks:
         if not check.passed:
             yield f"{check.name}: expected {check.expected} within {check.tolerance:g}, received {check.received}"
@@ -54,7 +54,8 @@ def _failed(checks: list[Check]) -> Iterator[str]:
 
 @contextmanager
 def progress(rank: int, title: str) -> Iterator[Advance]:
-    """Yields what shows how far a run is: on rank 0 of a terminal a bar, ten times a second at most."""
+    """Yield a function that shows the progress of a run: a bar on the terminal of rank 0, updated ten times a second at
+    most."""
     if rank:
         yield _nothing
         return
@@ -85,7 +86,7 @@ def _nothing(done: int, total: int) -> None:
 
 
 def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
-    """Draw the share of each rank, and how long it computed and waited."""
+    """Draw the share of each rank, and its times of computing and waiting."""
     from matplotlib.figure import Figure
 
     from overlap.tools import picture

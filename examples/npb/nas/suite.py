@@ -1,4 +1,4 @@
-"""Measuring a kernel with even shares and with shares that follow the ranks' speeds."""
+"""Measures a kernel with even shares and with shares that follow the ranks' speeds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .integer_sort import IS
 from .kernel import DRAWN, Advance, Check, Kernel, Weights
 from .multigrid import MG
 
-POWERS = 1.0, 1.2, 1.5, 2.0  # of the speeds, as weights that are tried
+POWERS = 1.0, 1.2, 1.5, 2.0  # powers of the speeds that are tried as weights
 
 KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, IS, CG, FT, MG)}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run, the same on all ranks.
+    """Records one measured run, the same on all ranks.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Run:
         Millions of operations per second, of all ranks.
     checks : list of Check
     messages : int
-        Those of the rank that sent the most.
+        Messages of the rank that sent the most.
     weights : list of float or None
     shares : list of int
         Units of each rank.
@@ -54,19 +54,20 @@ class Run:
 
     @property
     def verified(self) -> bool:
-        """Whether all checks are passed."""
+        """Return whether all checks have passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Units per second of computing of each rank, in proportion to the fastest."""
+        """Return the units per second of computing of each rank, relative to the fastest."""
         found = [share / max(self.seconds - waited, 1e-9) for share, waited in zip(self.shares, self.waited_s)]
         return tuple(max(speed / max(found), 1e-3) for speed in found)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is run: a kernel's name, the letter of a class, and how often; the run of the median time is told."""
+    """Describes a job: a kernel's name, the letter of a class, and the number of runs, of which the one with the median
+    time is reported."""
 
     name: str
     letter: str
@@ -82,13 +83,12 @@ def runs(
     balance: bool = False,
     plain: bool = False,
 ) -> tuple[list[Run], Kernel]:
-    """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask
-    for (collective).
+    """Measure a kernel with even shares, and with given weights or weights from the speeds of even runs (collective).
 
-    What moving data costs a slow rank does not shrink with its share, so that less than its speed's share may be
-    better: shares after powers of the speeds are tried, too. Where it is asked for, a plain run comes first: even
-    shares, and nothing hidden. They take turns, so that what else the machine does hits all of them. The kernel of the
-    last ones, though closed, can still be described.
+    The cost of moving data to a slow rank does not shrink with its share, so a smaller share may be better: powers of
+    the speeds are tried as weights, too. With `plain` a run with even shares that hides nothing comes first. All
+    variants take turns, so that other work of the machine affects all of them. The kernel of the last ones, though
+    closed, can still be described.
     """
     with ExitStack() as stack:
         found: dict[str, tuple[Kernel, Weights, list[Run]]] = {}
@@ -123,7 +123,7 @@ def runs(
 
 
 def _timed(comm, how, kernel, weights):
-    """Run a kernel, untimed and timed."""
+    """Run a kernel once without timing and once with it."""
     kernel.warm_up()
     comm.Barrier()
     started = perf_counter()
@@ -136,13 +136,13 @@ def _timed(comm, how, kernel, weights):
 
 
 def _typical(found):
-    """The run of the median time; one that failed counts before all that did not."""
+    """Return the run with the median time; a failed run comes before all others."""
     failed = [run for run in found if not run.verified]
     return (failed or sorted(found, key=lambda run: run.seconds)[(len(found) - 1) // 2 :])[0]
 
 
 def figures(runs: list[Run], kernel: Kernel) -> dict[str, Any]:
-    """What ``--json`` writes."""
+    """Return the content of the file that ``--json`` writes."""
     last, of = runs[-1], {run.how: run for run in runs}
     return {
         "kernel": kernel.name,
