@@ -1,9 +1,10 @@
-"""Half of a symmetric matrix of 3 x 3 blocks on few diagonals: products of eight rows at a time, by vectors.
+"""Stores half of a symmetric matrix of 3 x 3 blocks on few diagonals, and multiplies eight rows at a time with vector
+instructions.
 
-Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry, each as the eight numbers of the
-eight rows, and a product takes these numbers in the order in which they stand in memory. Three numbers of each row of a
-vector stand beside each other there; they are sorted when they are loaded and stored. Compilers do not find that by
-themselves, so a group's product is written in LLVM's own language.
+Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry: for each of the nine entries the
+eight numbers of the eight rows. A product reads these numbers in the order of memory. A vector of the user has three
+numbers per row beside each other; they are reordered when they are loaded and stored. Compilers do not find this code
+by themselves, so the product of a group is written in LLVM's intermediate language.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from .prefetch import FAR, fetched
 from .rows import Rows
 
 LANES = 8
-_MOST = 40  # diagonals on and above the main one
-_LEAST_FILLED = 0.7  # of their places; what is not filled is read all the same
+_MOST = 40  # largest number of diagonals on and above the main one
+_LEAST_FILLED = 0.7  # least share of places with a block; empty places are read, too
 
 
 class BlockDiagonals:
-    """The own columns of a rank's rows. Both of the places of a stored block are added to when it is read.
+    """Stores the part of a rank's rows in its own columns. When a stored block is read, its products for both of its
+    places are added.
 
-    The rows are cut into parts, each of whole groups but for the last group of all. What a part adds to eight rows that
-    end after it, it adds to sums of its own, so that no two workers write to the same row. When all parts are done
-    these sums are added, in the order of parts.
+    The rows are cut into parts of whole groups; only the last group may be incomplete. Contributions of a part to rows
+    after its end go to sums of its own, so that no two workers write to the same row. When all parts are complete,
+    these sums are added in the order of parts.
 
     Attributes
     ----------
@@ -51,7 +53,7 @@ class BlockDiagonals:
 
     @classmethod
     def of(cls, rows: Rows) -> BlockDiagonals | None:
-        """Make those of rows; None where the blocks do not lie on few diagonals that they fill well."""
+        """Store rows in this way; return None if their blocks do not fill a few diagonals well."""
         upper = np.flatnonzero(~rows.external & (rows.columns - rows.first >= rows.row_of))
         offsets = np.unique(rows.columns[upper] - rows.first - rows.row_of[upper])
         if (
@@ -64,7 +66,7 @@ class BlockDiagonals:
         return cls(rows, offsets)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Compute the product with own entries."""
+        """Compute the product with this rank's own entries."""
         run(
             lambda first, last: _multiply(self._cuts, self._offsets, self._values, x, y, self._sums, first, last),
             0,
@@ -100,7 +102,7 @@ def _multiply(cuts: Any, offsets: Any, values: Any, x: Any, y: Any, sums: Any, f
 
 @njit
 def _add_sums(cuts: Any, sums: Any, y: Any) -> None:
-    """Add the sums of all parts, of which each begins `LANES` - 1 rows before the end of its part."""
+    """Add the sums of all parts; those of a part begin `LANES` - 1 rows before its end."""
     for part in range(len(sums)):
         begin = cuts[part + 1] - (LANES - 1)
         for place in range(max(0, -begin), min(sums.shape[1], len(y) - begin)):
@@ -112,8 +114,8 @@ def _add_sums(cuts: Any, sums: Any, y: Any) -> None:
 def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: Any, row: Any, end: Any) -> Any:
     """Add the products of the blocks of a group, that of `row`, and of their mirror images.
 
-    Arrays are contiguous and of one type, or nothing is compiled. Eight rows of the result that end beyond `end` are
-    added to in `sums`, whose first row is that `LANES` - 1 rows before `end`.
+    The arrays must be contiguous and of one type, or numba compiles nothing. Contributions to eight rows that reach
+    beyond `end` go to `sums`, whose first row is `LANES` - 1 rows before `end`.
     """
     arrays = values, x, y, sums
     if any(kind.layout != "C" or kind.dtype != values.dtype for kind in arrays) or offsets.dtype != types.int64:
@@ -136,7 +138,7 @@ def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: 
         count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
 
         def place(target: Any) -> Any:
-            """Return where eight rows of the result stand."""
+            """Return the address of eight rows of the result."""
             inside = builder.icmp_signed("<=", builder.add(target, word(LANES)), end)
             beyond = builder.add(builder.sub(target, end), word(LANES - 1))
             return builder.select(inside, group.rows(y_at, target), group.rows(sums_at, beyond))
@@ -160,7 +162,8 @@ def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: 
 
 
 class _Group:
-    """Instructions for vectors of eight rows: lists of three, of the first, second and third number of each row."""
+    """Writes instructions for vectors of eight rows. A vector is a list of three: the first, second and third numbers
+    of all rows."""
 
     def __init__(self, builder: Any, number: Any, nbytes: int) -> None:
         self._builder, self._nbytes = builder, nbytes
@@ -184,7 +187,7 @@ class _Group:
         stored.align = self._nbytes
 
     def blocks(self, pointer: Any) -> Any:
-        """Load the nine entries of eight blocks; later ones are fetched meanwhile."""
+        """Load the nine entries of eight blocks, and prefetch later blocks."""
         for entry in range(FAR // LANES, FAR // LANES + 9):
             fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
         return [

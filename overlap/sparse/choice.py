@@ -1,4 +1,4 @@
-"""Choosing the faster of two solvers for a system on this machine."""
+"""Chooses the faster of two solvers for a system on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .system import System
 
 _ROUNDS = 3
 _ITERATIONS = 10
-_MARGIN = 0.95  # what pipelined iterations may take of plain ones, whose rounding errors grow less
+_MARGIN = 0.95  # `pipecg`, whose rounding errors grow faster, must take less than this share of the time of `cg`
 
 
 def faster_cg(
@@ -32,7 +32,7 @@ def faster_cg(
     Returns
     -------
     callable
-        `cg` on all ranks, or `pipecg` on all: this one where it takes less than 0.95 of the other's time.
+        `cg` on all ranks, or `pipecg` on all: `pipecg` if it takes less than 0.95 of the other's time.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Orders of elimination in which many rows are independent: colours of a graph whose neighbours differ in colour."""
+"""Orders of elimination with many independent rows: the graph of the matrix is coloured so that neighbours differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> n
         Compressed rows, with local columns only.
     wanted : int or None
         Colours of a cyclic reverse Cuthill-McKee order (CM-RCM): the levels of a breadth-first search, numbered from
-        the last one, take the colours in turn; at most as many as there are levels. Where two rows of a level are
-        neighbours, or with None, the rows take in their own order the first colour that no neighbour has: two colours
-        for a 7-point stencil, eight for 27 points.
+        the last one, take the colours in turn; at most as many as there are levels. If two rows of a level are
+        neighbours, or with None, each row in turn takes the first colour that no neighbour has: two colours for a
+        7-point stencil, eight for 27 points.
     """
     if wanted is not None:
         levels = _levels(starts, columns)
@@ -32,10 +32,10 @@ def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> n
 
 @njit
 def _greedy(starts: Any, columns: Any) -> Any:
-    """Each row's first colour that no neighbour before it has."""
+    """Give each row the first colour that no earlier neighbour has."""
     rows = len(starts) - 1
     colour = np.full(rows, -1, np.int64)
-    taken = np.full(rows + 1, -1, np.int64)  # the last row that met the colour at a neighbour
+    taken = np.full(rows + 1, -1, np.int64)  # for each colour, the last row that has a neighbour of this colour
     for row in range(rows):
         for entry in range(starts[row], starts[row + 1]):
             neighbour_colour = colour[columns[entry]]
@@ -50,7 +50,7 @@ def _greedy(starts: Any, columns: Any) -> Any:
 
 @njit
 def _levels(starts: Any, columns: Any) -> Any:
-    """Levels of a breadth-first search from a row at the border of the graph; of each connected part."""
+    """Return the levels of a breadth-first search from a row at the border of the graph, for each connected part."""
     rows = len(starts) - 1
     level = np.full(rows, -1, np.int64)
     queue = np.empty(rows, np.int64)
@@ -58,7 +58,7 @@ def _levels(starts: Any, columns: Any) -> Any:
         if level[root] >= 0:
             continue
         begin = root
-        for attempt in range(2):  # the last row that is reached lies at the border
+        for attempt in range(2):  # the row that a first search reaches last lies at the border: search again from it
             first, last = 0, 1
             queue[0] = begin
             level[begin] = 0

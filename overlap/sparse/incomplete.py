@@ -17,15 +17,15 @@ from .number_checks import whole_problem
 from .preconditioners import Preconditioner
 from .prefetch import FAR, prefetch
 
-_LEAST_ROWS = 512  # of a colour, for workers to share it
+_LEAST_ROWS = 512  # workers share a colour of at least this many rows
 
 
 class IC0(Preconditioner):
     """Incomplete Cholesky factors without fill-in of the diagonal part of each rank (collective to make).
 
-    M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, of
-    blocks where the matrix has blocks. Rows of one colour depend on rows of other colours alone, so that they can be
-    computed in any order; with few colours the factors are a worse approximation. Columns of other ranks are left out
+    M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, or
+    block diagonal if the matrix has blocks. Rows of one colour depend only on rows of other colours, so they can be
+    computed in any order. The fewer colours, the worse the factors approximate A. Columns of other ranks are left out
     (block Jacobi over the ranks); `AdditiveSchwarz` takes them into account.
 
     Parameters
@@ -33,9 +33,9 @@ class IC0(Preconditioner):
     A : Matrix
         Hermitian and positive definite.
     colours : int, optional
-        Colours of a CM-RCM order; by default as few as neighbouring rows need, in the order of rows.
+        Colours of a CM-RCM order; by default the smallest number that a greedy colouring in the order of rows finds.
     shift : float
-        The diagonal is multiplied by 1 + shift first: for matrices whose factors do not exist otherwise.
+        The diagonal is first multiplied by 1 + shift, for matrices that have no such factors otherwise.
 
     Attributes
     ----------
@@ -109,7 +109,8 @@ class IC0(Preconditioner):
 
 @njit
 def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -> Any:
-    """Lower and upper entries and inverse pivots, by place in the order `rows`; a row whose pivot is bad, or -1."""
+    """Return lower and upper entries and inverse pivots, by place in the order `rows`, and a row with a bad pivot, or
+    -1."""
     count, size = len(rows), values.shape[1]
     place = np.empty(count, np.int64)
     for number in range(count):
@@ -130,7 +131,7 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
     right = np.zeros((upper[count], size, size), values.dtype)
     inverse = np.zeros((count, size, size), values.dtype)
     filled = upper[:count].copy()
-    where = np.full(count, -1, np.int64)  # of the entry of the present row in this column
+    where = np.full(count, -1, np.int64)  # for each column, the place of the current row's entry, or -1
     product, pivot = np.empty((size, size), values.dtype), np.empty((size, size), values.dtype)
     for number in range(count):
         row, last = rows[number], lower[number]
@@ -140,7 +141,7 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
             if column == row:
                 pivot[:] = diagonal * values[entry]
             elif place[column] < number:
-                at = last  # sorted by place: the operands of a product are complete before it
+                at = last  # insert in the order of places, so that the operands of a product are complete before it
                 while at > lower[number] and place[below[at - 1]] > place[column]:
                     below[at] = below[at - 1]
                     left[at] = left[at - 1]
@@ -173,7 +174,7 @@ def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -
 
 @njit
 def _scaled(a: Any, b: Any, c: Any) -> None:
-    """c = a b."""
+    """Compute c = a b."""
     size = len(a)
     for i in range(size):
         for j in range(size):
@@ -185,7 +186,7 @@ def _scaled(a: Any, b: Any, c: Any) -> None:
 
 @njit
 def _subtract(a: Any, b: Any, c: Any) -> None:
-    """c -= a b^H."""
+    """Subtract: c -= a b^H."""
     size = len(a)
     for i in range(size):
         for j in range(size):
@@ -197,7 +198,7 @@ def _subtract(a: Any, b: Any, c: Any) -> None:
 
 @njit
 def _invert(a: Any, inverse: Any) -> Any:
-    """Invert a Hermitian block (which is lost); False where it is not positive definite."""
+    """Invert a Hermitian block, which is overwritten; return False if it is not positive definite."""
     size = len(a)
     for i in range(size):
         for j in range(size):
@@ -220,7 +221,7 @@ def _invert(a: Any, inverse: Any) -> Any:
 
 @njit
 def _forward(rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any) -> None:
-    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, which do not need each other."""
+    """Solve (L D^-1 + 1) D z = r for the rows at places `first` to `last` - 1, which do not depend on each other."""
     for number in range(first, last):
         row = rows[number]
         total = r[row]
@@ -243,7 +244,7 @@ def _backward(rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: An
 def _forward_blocks(
     rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any
 ) -> None:
-    """`_forward` for blocks."""
+    """Do as `_forward`, for blocks."""
     size = inverse.shape[1]
     total = np.empty(size, r.dtype)
     for number in range(first, last):
@@ -265,7 +266,7 @@ def _forward_blocks(
 def _backward_blocks(
     rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: Any, first: Any, last: Any
 ) -> None:
-    """`_backward` for blocks."""
+    """Do as `_backward`, for blocks."""
     size = inverse.shape[1]
     total = np.empty(size, z.dtype)
     for number in range(last - 1, first - 1, -1):
@@ -284,7 +285,7 @@ def _backward_blocks(
 def _forward_blocks_of_3(
     rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any
 ) -> None:
-    """`_forward` for 3 x 3 blocks, whose sums stay in registers."""
+    """Do as `_forward`, for 3 x 3 blocks, whose sums stay in registers."""
     for number in range(first, last):
         row = rows[number]
         a, b, c = r[row, 0], r[row, 1], r[row, 2]
@@ -300,7 +301,7 @@ def _forward_blocks_of_3(
 def _backward_blocks_of_3(
     rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: Any, first: Any, last: Any
 ) -> None:
-    """`_backward` for 3 x 3 blocks."""
+    """Do as `_backward`, for 3 x 3 blocks."""
     for number in range(last - 1, first - 1, -1):
         row = rows[number]
         a = b = c = z.dtype.type(0)

@@ -15,7 +15,7 @@ _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cac
 
 @njit
 def csr(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
-    """Rows `first` to `last` - 1 of y = A x."""
+    """Compute rows `first` to `last` - 1 of y = A x."""
     for row in range(first, last):
         y[row] = row_sum(values, columns, x, starts[row], starts[row + 1])
 
@@ -57,7 +57,7 @@ def product_of_3(values: Any, entry: Any, u: Any, v: Any, w: Any) -> Any:
 
 @njit
 def blocks_of_3(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
-    """`blocks` with b = 3, whose sums stay in registers."""
+    """Do as `blocks` with b = 3; sums stay in registers."""
     for row in range(first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
@@ -85,10 +85,10 @@ def blocks_transposed(starts: Any, columns: Any, values: Any, x: Any, y: Any, ro
 
 @njit
 def diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, first: Any, last: Any) -> None:
-    """Rows of y = A x from diagonals: values[d, row] stands in column row + offsets[d]; x[low] belongs to row 0."""
+    """Compute rows of y = A x from diagonals: values[d, row] is in column row + offsets[d]; x[low] belongs to row 0."""
     for begin in range(first, last, _RUN):
         end = min(begin + _RUN, last)
-        out = y[begin:end]  # of slices numba knows that no index is negative, so loops are vectorised
+        out = y[begin:end]  # in slices numba knows that no index is negative, so it vectorises loops
         shift = low + offsets[0]
         factors, entries = values[0, begin:end], x[shift + begin : shift + end]
         for place in range(len(out)):
@@ -102,7 +102,7 @@ def diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, first: Any, l
 
 @njit
 def symmetric_diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, first: Any, last: Any) -> None:
-    """Rows of y = A x, A symmetric, from its diagonals with offsets >= 0, the main one first.
+    """Compute rows of y = A x for a symmetric A from its diagonals with offsets >= 0, the main one first.
 
     values[d, low + row] stands in (row, row + offsets[d]) and in its mirror image; rows from -low on.
     """
@@ -123,7 +123,7 @@ def symmetric_diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, fir
 
 @njit
 def diagonal(starts: Any, columns: Any, values: Any, first: Any, out: Any) -> None:
-    """Find the entries on the diagonal; values and found (entries or rows, numbers of a block)."""
+    """Find the entries on the diagonal; values and result have the shape (entries or rows, numbers of a block)."""
     for row in range(len(out)):
         for entry in range(starts[row], starts[row + 1]):
             if columns[entry] == first + row:
@@ -132,7 +132,7 @@ def diagonal(starts: Any, columns: Any, values: Any, first: Any, out: Any) -> No
 
 @njit
 def row_sums(starts: Any, values: Any, sums: Any) -> None:
-    """Sum the magnitudes of rows; found (rows, b)."""
+    """Sum the magnitudes of rows; the result has the shape (rows, b)."""
     size = sums.shape[1]
     for row in range(len(sums)):
         for entry in range(starts[row], starts[row + 1]):
@@ -143,7 +143,7 @@ def row_sums(starts: Any, values: Any, sums: Any) -> None:
 
 @njit
 def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
-    """Return where the rows of the part of a rank's own columns begin, in the order of storage."""
+    """Return the starts of rows, in the order of storage, if only own columns are kept."""
     count = len(order)
     own_starts = np.zeros(count + 1, np.int64)
     for place in range(count):
@@ -181,7 +181,7 @@ def copy_own(
 
 @njit(fastmath={"reassoc", "contract"})
 def dot(a: Any, b: Any) -> Any:
-    """Sum a b."""
+    """Return the sum of a b."""
     total = a.dtype.type(0)
     for place in range(len(a)):
         total += a[place] * b[place]
@@ -190,14 +190,14 @@ def dot(a: Any, b: Any) -> Any:
 
 @njit
 def step(alpha: Any, q: Any, r: Any) -> None:
-    """r -= alpha q."""
+    """Compute r -= alpha q."""
     for place in range(len(r)):
         r[place] -= alpha * q[place]
 
 
 @njit(fastmath={"reassoc", "contract"})
 def scaled_step(alpha: Any, q: Any, d: Any, r: Any, sums: Any) -> None:
-    """r -= alpha q; r.r and r.(d r)."""
+    """Compute r -= alpha q, and the sums r.r and r.(d r)."""
     first = second = r.dtype.type(0)
     for place in range(len(r)):
         residual = r[place] - alpha * q[place]
@@ -210,7 +210,7 @@ def scaled_step(alpha: Any, q: Any, d: Any, r: Any, sums: Any) -> None:
 
 @njit
 def turn(alpha: Any, beta: Any, z: Any, x: Any, p: Any) -> None:
-    """x += alpha p; p = z + beta p: while p is read anyway."""
+    """Compute x += alpha p; p = z + beta p, reading p once."""
     for place in range(len(p)):
         direction = p[place]
         x[place] += alpha * direction
@@ -219,7 +219,7 @@ def turn(alpha: Any, beta: Any, z: Any, x: Any, p: Any) -> None:
 
 @njit
 def scaled_turn(alpha: Any, beta: Any, d: Any, r: Any, x: Any, p: Any) -> None:
-    """x += alpha p; p = d r + beta p."""
+    """Compute x += alpha p; p = d r + beta p."""
     for place in range(len(p)):
         direction = p[place]
         x[place] += alpha * direction
@@ -228,7 +228,7 @@ def scaled_turn(alpha: Any, beta: Any, d: Any, r: Any, x: Any, p: Any) -> None:
 
 @njit
 def single_step(alpha: Any, beta: Any, u: Any, w: Any, p: Any, s: Any, x: Any, r: Any) -> None:
-    """p = u + beta p; s = w + beta s; x += alpha p; r -= alpha s."""
+    """Compute p = u + beta p; s = w + beta s; x += alpha p; r -= alpha s."""
     for place in range(len(p)):
         p[place] = along = u[place] + beta * p[place]
         s[place] = change = w[place] + beta * s[place]
@@ -238,7 +238,7 @@ def single_step(alpha: Any, beta: Any, u: Any, w: Any, p: Any, s: Any, x: Any, r
 
 @njit(fastmath={"reassoc", "contract"})
 def pipelined_step(alpha: Any, beta: Any, n: Any, m: Any, directions: Any, vectors: Any, sums: Any) -> None:
-    """Make a step of pipelined conjugate gradients, and compute what the next one sums.
+    """Make a step of pipelined conjugate gradients, and compute this rank's part of the next sums.
 
     directions are z, q, s, p = n, m, w, u + beta (z, q, s, p); of vectors, x += alpha p and r, u, w -= alpha (s, q, z).
     sums become the real parts of u.r, u.w and r.r, u conjugated.
@@ -265,7 +265,7 @@ def pipelined_step(alpha: Any, beta: Any, n: Any, m: Any, directions: Any, vecto
 
 @njit
 def scale_blocks(inverses: Any, r: Any, z: Any) -> None:
-    """z = D r with a small dense block for each row; vectors (rows, b)."""
+    """Compute z = D r with a small dense block for each row; vectors (rows, b)."""
     size = inverses.shape[1]
     for row in range(len(inverses)):
         for i in range(size):

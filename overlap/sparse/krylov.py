@@ -1,7 +1,7 @@
 """Krylov solvers with scipy's names, arguments and stopping rule: norm(b - A x) <= max(rtol norm(b), atol).
 
-All ranks take the same branch: every decision is made of numbers that a reduction has given to all of them, bit for
-bit.
+All ranks take the same branches: every decision depends on results of reductions, which have the same bits on all
+ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .system import Callback, System
 
 _RHO_BREAKDOWN, _OMEGA_BREAKDOWN = -10, -11  # scipy's codes
 
-ROUNDINGS = 64  # how many units of the last place errors of a product and a sum may add up to
+ROUNDINGS = 64  # bound for the errors of a product and a sum, in units of the last place
 
 
 def cg(
@@ -45,7 +45,8 @@ def cg(
     Parameters
     ----------
     A : Matrix
-        Or an object whose ``A @ x`` takes and returns this rank's entries of a vector; `comm` then names the ranks.
+        The matrix, or an object whose ``A @ x`` takes and returns this rank's entries of a vector; `comm` then names
+        the ranks.
     b : ndarray
         This rank's entries of the right side.
     x0 : ndarray, optional
@@ -64,7 +65,7 @@ def cg(
         The ranks, if A is no `Matrix`. The communicator of a runtime (``rt.comm``) brings its deadline; otherwise the
         deadline is a minute.
     single_reduction : bool
-        Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same but for
+        Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same up to
         rounding (Chronopoulos and Gear, J. Comput. Appl. Math. 25, 1989). It pays between nodes.
 
     Returns
@@ -102,7 +103,7 @@ def cg(
         x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, p = system.direction()
         q = np.empty_like(r)
-        z = np.empty_like(r) if system.scale is None else p  # an inverse diagonal is applied where its result is used
+        z = np.empty_like(r) if system.scale is None else p  # an inverse diagonal is applied in passing
         system.precondition(r, z)
         p[...] = z
         square, rho = system.dots((r, r), (r, z)).real
@@ -114,7 +115,7 @@ def cg(
             system.multiply(extended, q)
             curvature = system.dots((p, q))[0].real
             if not curvature > 0 and _is_rounding(system, curvature, p, r):
-                break  # of a singular matrix: nothing is left to gain
+                break  # the matrix is singular, and x cannot become better
             _check_curvature(curvature, len(residuals))
             alpha = rho / curvature
             if scale is not None:
@@ -136,7 +137,7 @@ def cg(
 
 
 def _single_reduction(system: System) -> Solution:
-    """Iterate as `cg` with one sum each: that of r.r, r.u and u.w, where u = M r and w = A u."""
+    """Iterate as `cg` with one reduction per step, of r.r, r.u and u.w, where u = M r and w = A u."""
     x, r, limit, most = system.x, system.r, system.stop, system.most
     extended, u = system.direction()
     w, p, s = np.empty_like(r), np.zeros_like(r), np.zeros_like(r)
@@ -145,7 +146,7 @@ def _single_reduction(system: System) -> Solution:
     alpha = before = 0.0
     while True:
         system.precondition(r, u)
-        if len(residuals) == most:  # nothing follows that would need the product
+        if len(residuals) == most:  # the last iteration needs no further product
             residuals.append(float(np.sqrt(system.dots((r, r))[0].real)))
             return system.solution(x, residuals)
         system.multiply(extended, w)
@@ -177,9 +178,9 @@ def pipecg(
 ) -> Solution:
     """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
 
-    The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer than the
-    preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
-    errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
+    The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays if a reduction takes longer than the
+    preconditioner and the product, which happens with very many ranks; on one node `cg` is faster (`faster_cg` measures
+    it). Rounding errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def pipecg(
     """
     with System("pipecg", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
         x, r, limit, most = system.x, system.r, system.stop, system.most
-        extended, m = system.direction()  # holds M w, which is what is multiplied
+        extended, m = system.direction()  # for M w, which A is applied to
         u, w, n = np.empty_like(r), np.empty_like(r), np.empty_like(r)
         system.precondition(r, u)
         m[...] = u
@@ -224,7 +225,7 @@ def pipecg(
             system.multiply(extended, n)
             finish()
             gamma, delta, square = sums
-            if gamma < 0 and square > limit**2:  # of u, which is M r but for rounding errors
+            if gamma < 0 and square > limit**2:  # u differs from M r by rounding errors: compute it anew
                 system.precondition(r, u)
                 gamma = system.dots((r, u))[0].real
                 _check_preconditioned(square, gamma, limit, len(residuals))
@@ -260,8 +261,8 @@ def bicgstab(
     """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
 
     The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments,
-    result and errors as for `cg`, but that A and M may be any. Where it breaks down, `info` is scipy's: -10 where the
-    residual is orthogonal to the first one, -11 where it would divide by another zero.
+    result and errors are those of `cg`, except that A and M need not be positive definite. If the algorithm breaks
+    down, `info` is scipy's: -10 if the residual is orthogonal to the first one, -11 if another divisor is zero.
 
     Parameters
     ----------
@@ -328,7 +329,7 @@ def bicgstab(
 
 
 def _check_curvature(curvature: float, iteration: int) -> None:
-    """Refuse a matrix that is not positive definite."""
+    """Raise an error if the matrix is not positive definite."""
     if not 0 < curvature < inf:
         raise InputError(
             f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration {iteration}"
@@ -336,18 +337,19 @@ def _check_curvature(curvature: float, iteration: int) -> None:
 
 
 def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray) -> bool:
-    """Return whether p.Ap is no further from 0 than rounding errors may move it, by the norm of A as r shows it."""
+    """Return whether rounding errors alone can explain the distance of p.Ap from 0; the norm of A is estimated from
+    r."""
     square = system.dots((p, p))[0].real
-    product = _product(system, r)  # in the memory of p
+    product = _product(system, r)  # overwrites p
     squares = system.dots((product, product), (r, r)).real
     norm = np.sqrt(squares[0] / squares[1])
     return bool(abs(curvature) <= ROUNDINGS * np.finfo(r.dtype).eps * norm * square)
 
 
 def _only_rounded(system: System, p: np.ndarray, r: np.ndarray, iteration: int) -> bool:
-    """Return whether a recursion finds p.Ap not positive because of rounding errors alone: nothing is left to gain.
+    """Return whether p.Ap is not positive because of rounding errors alone, so that the solver must end.
 
-    Refuse the matrix otherwise.
+    Otherwise raise an error about the matrix.
     """
     curvature = system.dots((p, _product(system, p)))[0].real
     if not curvature > 0 and not _is_rounding(system, curvature, p, r):
@@ -356,7 +358,7 @@ def _only_rounded(system: System, p: np.ndarray, r: np.ndarray, iteration: int) 
 
 
 def _product(system: System, x: np.ndarray) -> np.ndarray:
-    """Compute A x; the vector that the solver multiplies is lost."""
+    """Compute A x; this overwrites the vector that the solver multiplies."""
     extended, own = system.direction()
     own[...] = x
     product = np.empty_like(x)
@@ -365,14 +367,14 @@ def _product(system: System, x: np.ndarray) -> np.ndarray:
 
 
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
-    """Refuse a preconditioner that is not positive definite, and what is not finite."""
-    # At the end rounding may decide on a sign.
+    """Raise an error if the preconditioner is not positive definite, or a number is not finite."""
+    # Near the end rounding errors may make the sign negative.
     if not (isfinite(square) and isfinite(product)) or (product < 0 and square > limit**2):
         raise bad_preconditioner(square, product, iteration)
 
 
 def bad_preconditioner(square: float, product: float, iteration: int) -> InputError:
-    """Make the error that a preconditioner is not positive definite, or a number not finite."""
+    """Make the error for a preconditioner that is not positive definite, or a number that is not finite."""
     return InputError(
         f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
         f"r.r = {square:g} in iteration {iteration}"
@@ -380,6 +382,6 @@ def bad_preconditioner(square: float, product: float, iteration: int) -> InputEr
 
 
 def check_finite(number: complex, iteration: int) -> None:
-    """Refuse what is not finite."""
+    """Raise an error if a number is not finite."""
     if not isfinite(number):
         raise InputError(f"expected finite numbers, received {number:g} in iteration {iteration}")

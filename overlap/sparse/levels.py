@@ -1,7 +1,7 @@
-"""Levels of a multigrid, the ranks that compute each of them, and the cost: pure arithmetic.
+"""Levels of a multigrid, the ranks that compute each level, and the cost of a cycle: pure arithmetic.
 
-Level 1 is the finest. Levels up to the *switching level* are computed by all ranks; what is coarser is gathered to
-fewer ranks, at the latest for the last level, which one rank solves directly.
+Level 1 is the finest. All ranks compute the levels up to the *switching level*. Coarser levels are gathered to fewer
+ranks. One rank solves the last level directly.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..arrays.topology import coordinates
 from ..errors import InputError
 from .cells import equal_block
 
-ENOUGH = 64  # cells of a level that needs no coarser one
-MOST_DIRECT = 1000  # cells that are solved directly
-EXCHANGES = 6  # of halos, on a level in a cycle
+ENOUGH = 64  # a level of at most this many cells needs no coarser one
+MOST_DIRECT = 1000  # largest number of cells that are solved directly
+EXCHANGES = 6  # halo exchanges of a level in a cycle
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a cycle is made of.
+    """Holds the measured costs of which a cycle's time is made up.
 
     Attributes
     ----------
     cell_s : float
-        Seconds of all that a cycle does with a cell of a level.
+        Seconds per cell of a level in a cycle.
     latency_s : float
         Seconds of a small message.
     byte_s : float
@@ -41,12 +41,12 @@ class Costs:
     byte_s: float
 
     def cycle_s(self, levels: Sequence[Blocks]) -> float:
-        """Seconds of one cycle on these levels."""
+        """Return the seconds of one cycle on these levels."""
         total = 0.0
         for number, blocks in enumerate(levels):
             cells = prod(blocks.shape)
             total += cells / blocks.size * self.cell_s + (blocks.size > 1) * EXCHANGES * self.latency_s
-            if number and blocks.size < levels[number - 1].size:  # there and back
+            if number and blocks.size < levels[number - 1].size:  # gathering and scattering
                 total += 2 * (self.latency_s + 8 * cells / blocks.size * self.byte_s)
         return total
 
@@ -60,7 +60,7 @@ def last_switch(blocks: Blocks) -> int:
 
 
 def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
-    """Return the cells of each level and who has them.
+    """Return the distribution of cells over ranks for each level.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
     switch : int
         The last level that all ranks compute.
     ranks : int
-        How many compute the next ones, as long as their blocks can be halved; then one does.
+        Number of ranks that compute the next levels as long as their blocks can be halved; after that one rank does.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
 
 
 def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
-    """Which rank of the smaller grid has the cells of a rank."""
+    """Return the rank of the smaller grid that has the cells of a rank."""
     places = [place * parts // all_parts for place, parts, all_parts in zip(coordinates(rank, grid), few, grid)]
     return sum(place * prod(few[:axis]) for axis, place in enumerate(places))
 
@@ -131,7 +131,7 @@ def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
 
 
 def _shapes(blocks: Blocks) -> Any:
-    """Return the grid of each level; of several ranks there are two at least."""
+    """Return the grid of each level; with several ranks there are at least two."""
     sizes = [blocks.shape]
     while (prod(sizes[-1]) > ENOUGH or len(sizes) == 1 < blocks.size) and all(length % 2 == 0 for length in sizes[-1]):
         sizes.append(tuple(length // 2 for length in sizes[-1]))

@@ -37,8 +37,9 @@ def gmres(
     """Solve A x = b by generalised minimal residuals, for any matrix. Collective.
 
     The algorithm of Saad and Schultz (SIAM J. Sci. Stat. Comput. 7, 1986), restarted, preconditioned from the left as
-    scipy's. Each step orthogonalises a vector against all of its cycle twice, which takes two sums over all ranks
-    however many vectors there are (Giraud, Langou, Rozloznik and van den Eshof, Numerische Mathematik 101, 2005).
+    scipy's. Each step orthogonalises a vector twice against all vectors of its cycle, which takes two sums over all
+    ranks, whatever the number of vectors (Giraud, Langou, Rozloznik and van den Eshof, Numerische Mathematik 101,
+    2005).
 
     An iteration, as `maxiter` and the result count them, is a cycle of at most `restart` steps.
 
@@ -47,9 +48,10 @@ def gmres(
     A, b, x0, rtol, atol, comm
         See `cg`.
     restart : int, optional
-        Steps until a restart; 20 by default, and never more than there are unknowns. So many vectors are kept.
+        Steps until a restart; 20 by default, and never more than there are unknowns. The solver keeps this many
+        vectors.
     maxiter : int, optional
-        Most cycles; ten times the number of unknowns by default.
+        Largest number of cycles; ten times the number of unknowns by default.
     M : optional
         As for `cg`, but need not be positive definite.
     callback : callable, optional
@@ -93,7 +95,8 @@ def gmres(
         check_finite(square + of_r, 0)
         norm = float(np.sqrt(of_b))
         residuals = [float(np.sqrt(of_r))]
-        # A cycle ends by the norm of M r, all that it knows; the norms of r that cycles leave correct `factor`.
+        # Within a cycle only the norm of M r is known. The norm of r after each cycle corrects `factor`, the ratio of
+        # the two.
         told = (lambda left: system.call_back(left / norm)) if callback_type == "pr_norm" else None
         factor, target = 1.0, float(np.sqrt(square)) * min(1.0, stop / norm) if norm else 0.0
         while residuals[-1] > stop and len(residuals) <= system.most:
@@ -112,7 +115,7 @@ def gmres(
 
 
 class _Basis:
-    """Orthonormal vectors of a Krylov space of M A, and the least-squares problem of their coefficients."""
+    """Holds orthonormal vectors of a Krylov space of M A, and the least-squares problem for their coefficients."""
 
     def __init__(self, system: System, most: int) -> None:
         self.eps = float(np.finfo(system.dtype).eps)
@@ -124,9 +127,9 @@ class _Basis:
     def cycle(
         self, r: np.ndarray, x: np.ndarray, target: float, told: Callable[[float], object] | None
     ) -> tuple[float, bool]:
-        """Add to x what minimises the norm of M (b - A x), to `target` or as far as the vectors go.
+        """Add to x the vector of the space that minimises the norm of M (b - A x), down to `target` if possible.
 
-        Returns that norm, and whether no further vector exists.
+        Return this norm, and whether no further basis vector exists.
         """
         system, vectors, triangle = self._system, self._vectors, self._triangle
         extended, own = system.direction()
@@ -162,14 +165,14 @@ class _Basis:
             steps += 1
             if told is not None:
                 told(left)
-        for place in reversed(range(steps)):  # a zero on the diagonal belongs to a singular matrix
+        for place in reversed(range(steps)):  # a zero on the diagonal means that the matrix is singular
             rest = right[place] - triangle[place, place + 1 : steps] @ right[place + 1 : steps]
             right[place] = rest / triangle[place, place] if triangle[place, place] != 0 else 0
         x += (right[:steps].astype(x.dtype) @ vectors[:steps]).reshape(x.shape)
         return left, exhausted
 
     def _orthogonalize(self, count: int) -> tuple[np.ndarray, float, float]:
-        """Make a vector orthogonal to those before it; its coefficients, and its norms before and after."""
+        """Make a vector orthogonal to the earlier ones; return its coefficients, and its norms before and after."""
         new, others = self._vectors[count], self._vectors[:count]
         column = np.zeros(count + 1, self._triangle.dtype)
         squares = []
@@ -179,7 +182,7 @@ class _Basis:
             new -= sums[:-1].astype(new.dtype) @ others
             column[:-1] += sums[:-1]
             squares.append(float(sums[-1].real))
-        # What the second time has taken away is small: the difference has no cancellation.
+        # The second orthogonalisation removes little, so the difference has no cancellation.
         left = squares[1] - float(np.sum(np.abs(sums[:-1]) ** 2))
         return column, float(np.sqrt(squares[0])), float(np.sqrt(max(left, 0.0)))
 
@@ -208,11 +211,12 @@ def minres(
     callback: Callback | None = None,
     comm: MPI.Intracomm | AsyncComm | None = None,
 ) -> Solution:
-    """Solve (A - shift I) x = b by minimal residuals, A Hermitian, be it indefinite or singular. Collective.
+    """Solve (A - shift I) x = b by minimal residuals, for a Hermitian A, which may be indefinite or singular.
+    Collective.
 
     The algorithm of Paige and Saunders (SIAM Journal on Numerical Analysis 12, 1975), section 6. It stops by the rule
-    of `cg`, and where A r is zero but for rounding: x is a least-squares solution then. (scipy's stops earlier, by the
-    norms of A and x that it estimates.)
+    of `cg`, and also if A r is zero up to rounding: x is then a least-squares solution. (scipy's `minres` stops
+    earlier, by estimated norms of A and x.)
 
     Parameters
     ----------
@@ -275,7 +279,7 @@ def minres(
         c, s = -1.0, 0.0
         while residuals[-1] > stop and len(residuals) <= most and beta > 0:
             v[...] = z / beta
-            kept = v.copy()  # a preconditioner may use the memory of what is multiplied
+            kept = v.copy()  # a preconditioner may overwrite the vector that is multiplied
             y = np.empty_like(r)
             system.multiply(extended, y)
             if last_beta:
@@ -292,7 +296,7 @@ def minres(
             above, delta, corner = beyond, c * below + s * alpha, s * below - c * alpha
             beyond, below = s * beta, -c * beta
             if hypot(corner, below) <= ROUNDINGS * eps * np.sqrt(squares):
-                break  # A r is zero up to rounding: x cannot get better
+                break  # A r is zero up to rounding, so x cannot become better
             size = hypot(corner, beta)
             c, s = corner / size, beta / size
             step, left = c * left, s * left
@@ -308,7 +312,7 @@ def minres(
 
 
 def _norm_of(product: float, square: float, iteration: int) -> float:
-    """Return the norm that M gives a vector, the root of r.Mr; refuse M if that is not positive."""
+    """Return the norm of a vector in the metric of M, the root of r.Mr; raise an error if r.Mr is not positive."""
     if not (product > 0 or square == 0) or not isfinite(square + product):
         raise bad_preconditioner(square, product, iteration)
     return float(np.sqrt(product))

@@ -18,18 +18,18 @@ from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
 from .transfer import GridTransfer
 
-_MEASURED = 3  # cycles of a level
+_MEASURED = 3  # cycles that are timed on each level
 
 
 class Multigrid(Preconditioner):
     """One V-cycle of geometric multigrid (collective to make): ``cg(A, b, M=Multigrid(A, blocks))`` is MGCG.
 
-    Eight cells make one of the next level. Restriction sums over the eight, prolongation copies to them, and the matrix
-    is that of finite volumes on the coarser grid (half of the sum of the fluxes through the fine faces). Each level is
-    smoothed once before and once after by the same symmetric preconditioner, so that the cycle is symmetric. Levels
-    after the switching level are gathered to fewer ranks (coarse-grid aggregation): fewer small messages, and smoothers
-    that see more of the grid, against a larger problem on few ranks. The last level is solved directly. A cycle
-    allocates nothing.
+    Eight cells form one cell of the next level. Restriction sums over the eight, prolongation copies to them, and the
+    matrix is that of finite volumes on the coarser grid (half of the sum of the fluxes through the fine faces). Each
+    level is smoothed once before and once after by the same symmetric preconditioner, so that the cycle is symmetric.
+    Levels after the switching level are gathered to fewer ranks (coarse-grid aggregation): this saves small messages,
+    and smoothers see more of the grid, but few ranks compute a larger problem. The last level is solved directly. A
+    cycle allocates nothing.
 
     Parameters
     ----------
@@ -37,21 +37,21 @@ class Multigrid(Preconditioner):
         Symmetric and positive definite, of numbers; rows are the cells of the blocks, in C order, rank after rank: one
         of `diffusion`, or a `Matrix.from_stencil` with ``Blocks(shape, (ranks, 1, 1))``.
     blocks : Blocks
-        They have three axes and equal sizes, which are even on all levels that all ranks compute.
+        The cells of the ranks: three axes, blocks of equal sizes, which are even on all levels that all ranks compute.
     smoother : callable
-        Makes the preconditioner of a level of its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a
+        Makes the preconditioner of a level from its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a
         function that calls one of them.
     switch : int, optional
-        The last level that all ranks compute, from 1 on. By default the one with the shortest cycle, by the time of a
-        cell and of a message as they are measured now: this may differ between runs.
+        The last level that all ranks compute, from 1 on. By default the level with the shortest cycle, computed from
+        measured times of cells and messages; it may differ between runs.
     gather_to : int
-        Ranks that compute the coarser levels; if more than one, one rank does when their blocks cannot be halved any
-        more.
+        Number of ranks that compute the coarser levels. If it is larger than one, a single rank continues when their
+        blocks cannot be halved any more.
 
     Attributes
     ----------
     levels : list of Blocks
-        Who has which cells on each level.
+        The distribution of cells over ranks on each level.
     switch : int
 
     Raises
@@ -94,7 +94,7 @@ class Multigrid(Preconditioner):
             first = _Level(A, smoother(A))
             self._steps.append(first)
             if switch is None:
-                levels_of(blocks, 1, gather_to)  # raises what is wrong
+                levels_of(blocks, 1, gather_to)  # raises an error if something is wrong
                 switch = best_switch(blocks, gather_to, first.costs())
             self.switch, self.levels = switch, levels_of(blocks, switch, gather_to)
             for fine, coarse in zip(self.levels, self.levels[1:]):
@@ -104,7 +104,7 @@ class Multigrid(Preconditioner):
                 self._steps[-1].invert()
 
     def _add(self, fine: Blocks, coarse: Blocks, smoother: Callable[[Matrix], Preconditioner]) -> bool:
-        """Add a level; False on a rank that has none of it."""
+        """Add a level; return False on a rank that has no part of it."""
         above = self._steps[-1]
         above.transfer = GridTransfer(above.matrix, fine, coarse)
         A = above.transfer.coarse_matrix()
@@ -137,7 +137,7 @@ class Multigrid(Preconditioner):
         np.add(level.x, level.change, out=level.x)
 
     def free(self) -> None:
-        """Free the coarser levels (collective); the matrix given remains."""
+        """Free the coarser levels (collective), but not the matrix of the finest."""
         self.freed = True
         for number in range(len(self._steps) - 1, -1, -1):
             if (smoother := self._steps[number].smoother) is not None:
@@ -150,7 +150,8 @@ class Multigrid(Preconditioner):
 
 
 class _Level:
-    """A matrix, its smoother, a cycle's vectors (`r`: a coarser level's right side) and the way to the next level."""
+    """Holds the matrix of a level, its smoother, the vectors of a cycle (`r` is a coarser level's right side) and the
+    transfer to the next level."""
 
     def __init__(self, A: Matrix, smoother: Preconditioner | None) -> None:
         self.matrix = A
@@ -161,7 +162,7 @@ class _Level:
         self.inverse = np.zeros((0, 0), A.dtype)
 
     def invert(self) -> None:
-        """Make the inverse of the whole matrix, which one rank has."""
+        """Compute the inverse of the whole matrix, which one rank holds."""
         rows = self.matrix.local_rows
         dense = np.zeros(self.matrix.shape, self.matrix.dtype)
         dense[rows.row_of, rows.columns] = rows.values
@@ -172,7 +173,7 @@ class _Level:
         self.inverse = half.T @ half
 
     def costs(self) -> Costs:
-        """Measure (collective): the same numbers on all ranks."""
+        """Measure the costs (collective); all ranks get the same numbers."""
         A, coordinator = self.matrix, self.matrix.halo.coordinator
         small, large = np.zeros(1), np.zeros(8192)
 
@@ -193,7 +194,7 @@ class _Level:
 
 
 def _problem(A: Matrix, blocks: Blocks) -> str | None:
-    """Return what is wrong with a matrix and its blocks; None if nothing is."""
+    """Return what is wrong with a matrix and its blocks, or None."""
     comm = A.halo.comm
     if A.block != 1 or A.dtype.kind != "f":
         return f"expected a matrix of real numbers, received {A.dtype} in blocks of {A.block}"

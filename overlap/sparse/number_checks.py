@@ -1,4 +1,4 @@
-"""The types that matrices and solvers compute in, and what is wrong with numbers that users give."""
+"""Types that matrices and solvers compute in, and checks of numbers that users give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
 def supported(values: np.ndarray) -> np.ndarray:
-    """Convert integers, numbers of half precision and of another byte order to a type that is computed in."""
+    """Convert integers, half precision and other byte orders to a type that the kernels support."""
     kind = values.dtype.newbyteorder("=")
     if kind.kind in "biu":
         kind = np.dtype(float)
@@ -21,13 +21,14 @@ def supported(values: np.ndarray) -> np.ndarray:
 
 
 def common_type(*types: Any) -> np.dtype:
-    """Choose the type that a solver computes in, of its arrays; others count as ``f8`` or ``c16``, as in scipy."""
+    """Choose the type that a solver computes in from the types of its arrays; unsupported types count as ``f8`` or
+    ``c16``, as in scipy."""
     dtypes = [np.dtype(dtype) for dtype in types]
     return np.result_type(*(dtype if dtype in TYPES else "c16" if dtype.kind == "c" else "f8" for dtype in dtypes))
 
 
 def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str | None:
-    """Return what is wrong with a whole number that must be at least so large; None if nothing is."""
+    """Return what is wrong with an integer that has a lower bound, or None."""
     if value is None and none:
         return None
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < least:
@@ -36,7 +37,7 @@ def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str 
 
 
 def truth_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a truth value; None if nothing is."""
+    """Return what is wrong with a truth value, or None."""
     try:
         bool(value)
     except Exception as error:  # a user's object can raise anything
@@ -45,7 +46,7 @@ def truth_problem(name: str, value: Any) -> str | None:
 
 
 def bound_problem(name: str, value: Any, least: float, above: bool = False) -> str | None:
-    """Return what is wrong with a number that must be so large or larger (`above`), or infinite; None if nothing is."""
+    """Return what is wrong with a number that has a lower bound (`above`: exclusive) and may be infinite, or None."""
     number: Any = value if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) else np.nan
     if not (number > least if above else number >= least):
         return f"expected {name} to be a number {'>' if above else '>='} {least:g}, received {repr_of(value)}"
@@ -53,7 +54,7 @@ def bound_problem(name: str, value: Any, least: float, above: bool = False) -> s
 
 
 def finite_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a number that must be real and finite; None if nothing is."""
+    """Return what is wrong with a number that must be real and finite, or None."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
         return f"expected {name} to be a finite number, received {repr_of(value)}"
     return None

@@ -16,22 +16,22 @@ from .preconditioners import Preconditioner
 class Chebyshev(Preconditioner):
     """A Chebyshev polynomial in D^-1 A, D the diagonal: it damps the upper eigenvectors (collective to make).
 
-    Needs no sums and no order of rows. The interval is from b / `ratio` to b, where b is a bound of the largest
-    eigenvalue by the sums of rows (Gershgorin). Saad, Iterative Methods for Sparse Linear Systems, algorithm 12.1.
+    It needs no global sums and no order of rows. The interval is from b / `ratio` to b, where b is Gershgorin's bound
+    of the largest eigenvalue, from the sums of rows. Saad, Iterative Methods for Sparse Linear Systems, algorithm 12.1.
 
     Parameters
     ----------
     A : Matrix
-        One of numbers, Hermitian and positive definite.
+        Hermitian and positive definite, of numbers (not of blocks).
     degree : int
-        Steps; each but the first takes a product.
+        Number of steps; each one after the first takes a product.
     ratio : float
         Upper over lower end of the interval, > 1.
 
     Attributes
     ----------
     largest : float
-        The bound.
+        The bound of the largest eigenvalue.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class Chebyshev(Preconditioner):
 
 @njit
 def _first(factor: Any, inverse: Any, r: Any, step: Any, x: Any) -> None:
-    """step = x = factor D^-1 r."""
+    """Compute step = x = factor D^-1 r."""
     for place in range(len(r)):
         change = factor * inverse[place] * r[place]
         step[place] = change
@@ -94,7 +94,7 @@ def _first(factor: Any, inverse: Any, r: Any, step: Any, x: Any) -> None:
 
 @njit
 def _next(old: Any, new: Any, inverse: Any, r: Any, product: Any, step: Any, x: Any, out: Any) -> None:
-    """step = old step + new D^-1 (r - product); out = x + step."""
+    """Compute step = old step + new D^-1 (r - product); out = x + step."""
     for place in range(len(r)):
         change = old * step[place] + new * inverse[place] * (r[place] - product[place])
         step[place] = change

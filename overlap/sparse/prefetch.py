@@ -1,6 +1,6 @@
-"""Cache lines that are fetched ahead.
+"""Prefetches cache lines.
 
-A processor fetches what it is going to read by itself, but stops at the end of each page of 4 KiB.
+A processor prefetches by itself what a loop reads next, but stops at the end of each page of 4 KiB.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from numba.core import cgutils
 
 from ..compiled import intrinsic
 
-FAR = 576  # numbers: 64 blocks of 3 x 3, 4.6 KB
+FAR = 576  # distance in numbers: 64 blocks of 3 x 3, 4.6 KB
 
 
 def fetched(builder: Any, pointer: Any) -> None:
-    """Write the instruction that has the cache line at a pointer brought from memory; it need not exist."""
+    """Write the instruction that prefetches the cache line at a pointer, which may point outside of any array."""
     address, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [address, flag, flag, flag])
     fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(fetch, [builder.bitcast(pointer, address), flag(0), flag(3), flag(1)])  # to read, keep, data
+    builder.call(fetch, [builder.bitcast(pointer, address), flag(0), flag(3), flag(1)])  # for reading, to be kept, data
 
 
 @intrinsic
 def prefetch(typingctx: Any, array: Any, place: Any) -> Any:
-    """Have the cache line of an item brought from memory, by its place in C order, in the array or outside."""
+    """Prefetch the cache line of an item, given by its place in C order, which may be outside of the array."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -1,7 +1,7 @@
-"""The sum of a sparse row: numbers eight at a time, in vectors of four, their entries collected one by one.
+"""Sums a sparse row eight numbers at a time, in vectors of four whose entries are loaded one by one.
 
-A compiler that is left alone takes a row's numbers one by one, and waits for each addition to end. Gathers, one
-instruction for several entries, are slower than loads of one each on AMD's processors.
+By itself a compiler adds the numbers of a row one by one, and each addition waits for the one before. Gather
+instructions, which load several entries at once, are slower than single loads on AMD's processors.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _compiled(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
 
 @intrinsic
 def _by_vectors(typingctx: Any, values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
-    """Sum real numbers: in two vectors of sums eight at a time, in one four of the rest, in a number the last ones."""
+    """Sum real numbers: eight at a time in two vectors, then four in one vector, then the last ones singly."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         factors, places, entries = (
@@ -88,7 +88,7 @@ def _by_vectors(typingctx: Any, values: Any, columns: Any, x: Any, first: Any, l
             add(total, builder.load(address, align=context.get_abi_sizeof(number)), picked)
 
         def whole(begin: Any, step: Any) -> Any:
-            """Return where the last whole step ends."""
+            """Return the end of the last complete step."""
             return builder.add(begin, builder.and_(builder.sub(last, begin), _INDEX(-step)))
 
         fetched(builder, builder.gep(factors, [builder.add(first, _INDEX(FAR))]))

@@ -1,4 +1,4 @@
-"""The rows of a rank as they are given, and the part of them in its own columns."""
+"""The rows of a rank as the user gives them, and their part in the rank's own columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from . import kernels
 from .number_checks import TYPES
 
-LEAST_ROWS = 1024  # of a part
+LEAST_ROWS = 1024  # least number of rows in a part
 MOST_PARTS = 16
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a rank: sorted by columns, duplicates summed up.
+    """Holds the rows of a rank, sorted by columns, with duplicate entries added.
 
     Attributes
     ----------
@@ -39,21 +39,22 @@ class Rows:
 
     @property
     def parts(self) -> int:
-        """Into how many parts workers cut them: whatever their number, as the order of sums depends on it."""
+        """Return the number of parts that rows are cut into. It does not depend on the number of workers, because it
+        determines the order of sums."""
         return max(1, min(MOST_PARTS, self.count // LEAST_ROWS))
 
     @property
     def row_of(self) -> np.ndarray:
-        """The local row of each entry."""
+        """Return the local row of each entry."""
         return np.repeat(np.arange(self.count), np.diff(self.starts))
 
     @property
     def external(self) -> np.ndarray:
-        """For each entry, whether its column belongs to another rank."""
+        """Return for each entry whether its column belongs to another rank."""
         return (self.columns < self.first) | (self.columns >= self.first + self.count)
 
     def diagonal(self) -> np.ndarray:
-        """Find the entries (or blocks) of the diagonal; zeros where there is none."""
+        """Return the entries (or blocks) of the diagonal, zeros for missing ones."""
         diagonal = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
         kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(diagonal))
         return diagonal
@@ -67,7 +68,7 @@ class Rows:
 
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
-    """Return what is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
+    """Return what is wrong with entries of a matrix of `total` rows, `count` of them on this rank, or None."""
     if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
         return f"expected a number of rows, received count={repr_of(count)}"
     if total < 1:
@@ -97,7 +98,7 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
 def assembled(
     coordinator: StandaloneCoordinator, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
 ) -> Rows:
-    """Assemble this rank's rows, of all entries that any rank has of them."""
+    """Assemble this rank's rows from the entries that all ranks have given."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
     if coordinator.maximum(int((owner != coordinator.rank).any())):
@@ -119,7 +120,7 @@ def assembled(
 
 
 def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows and columns of this rank alone: starts, columns and values in the order of storage."""
+    """Return starts, columns and values of this rank's own rows and columns, in the order of storage."""
     place_of = np.empty(rows.count, np.uint32)
     place_of[order] = np.arange(rows.count, dtype=np.uint32)
     starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
@@ -132,5 +133,5 @@ def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
-    """Entries with their numbers in one axis."""
+    """Return the entries with the numbers of each in one axis."""
     return values.reshape(len(values), int(np.prod(values.shape[1:])))

@@ -1,4 +1,4 @@
-"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections."""
+"""`AdditiveSchwarz`: every rank solves on its own subdomain, with overlapping subdomains or with corrections."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Local = Callable[[Matrix], Preconditioner]
 class AdditiveSchwarz(Preconditioner):
     """Solve on a subdomain of each rank, add up, and correct by the residual (collective to make; `free` it).
 
-    A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in
-    the graph of A. With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T
-    B_i R_i W over the ranks, symmetric if all B_i are; W divides each row by the root of the number of subdomains that
-    it is in. The result is z = B r and then, `corrections` times, z += B (r - A z).
+    A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most `overlap` steps away in
+    the graph of A. Let R_i restrict to the rows of subdomain i, and B_i be the preconditioner that `local` makes of its
+    matrix. Then B is the sum of W R_i^T B_i R_i W over the ranks, symmetric if all B_i are; W divides each row by the
+    root of the number of subdomains that it is in. The result is z = B r and then, `corrections` times, z += B (r - A
+    z).
 
     Without overlap one correction couples the ranks (additive Schwarz domain decomposition); for a matrix without
     positive entries beside the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add to the
@@ -34,10 +35,11 @@ class AdditiveSchwarz(Preconditioner):
     Parameters
     ----------
     A : Matrix
-        With a symmetric pattern where there is overlap.
+        Its pattern must be symmetric if subdomains overlap.
     local : callable
         Makes the preconditioner of a subdomain of a `Matrix`: `IC0` by default. Without overlap it receives A, and must
-        use the rows and columns of one rank alone; with overlap it receives the matrix of the subdomain, on one rank.
+        use only the rows and columns of its rank. With overlap it receives the matrix of the subdomain, which is on one
+        rank.
     corrections : int, optional
         1 without overlap and 0 with it by default.
     overlap : int
@@ -90,7 +92,7 @@ class AdditiveSchwarz(Preconditioner):
         z[...] = own
 
     def free(self) -> None:
-        """Free the subdomains and what solves on them (collective); the matrix given remains."""
+        """Free the subdomains and their preconditioners (collective), but not the matrix."""
         self.freed = True
         if self._solver is not None:
             self._solver.free()
@@ -101,10 +103,11 @@ class AdditiveSchwarz(Preconditioner):
 
 
 class _Subdomain:
-    """The rows of a rank and of others near them, as a matrix of its own. Collective.
+    """Makes a matrix of a rank's rows and of other ranks' rows near them. Collective.
 
-    Two halos join the subdomains: one brings the residual of others' rows, one brings back what is to be added to own
-    rows. This one's array has the subdomain's entries and, after them, what others send.
+    Two halos join the subdomains. The first brings the residual of other ranks' rows; the second sends back
+    contributions to their rows. The array of the second one has the subdomain's entries, followed by the contributions
+    that other ranks send.
     """
 
     def __init__(self, A: Matrix, overlap: int) -> None:
@@ -142,7 +145,7 @@ class _Subdomain:
         self._weights = np.ones(1)
         self.solve: Callable[[np.ndarray, np.ndarray], object] = _copied
         ones, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
-        self.apply(ones, many)  # of how many subdomains a row is
+        self.apply(ones, many)  # counts the subdomains that contain each row
         self._weights = 1 / np.sqrt(many)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
@@ -170,7 +173,7 @@ def _copied(r: np.ndarray, z: np.ndarray) -> None:
 def _rows_of(
     coordinator: StandaloneCoordinator, A: Matrix, numbers: np.ndarray, limits: np.ndarray
 ) -> list[np.ndarray]:
-    """Rows of other ranks: row numbers, columns and values of their entries."""
+    """Return rows of other ranks: row numbers, columns and values of their entries."""
     owners = np.searchsorted(limits, numbers, side="right")
     asked = coordinator.alltoall([numbers[owners == rank] for rank in range(coordinator.size)])
     rows, answers = A.local_rows, []
@@ -185,7 +188,8 @@ def _rows_of(
 
 
 def _reversed(coordinator: StandaloneCoordinator, entries: Entries) -> tuple[Entries, list[Any]]:
-    """Make messages that bring others' values of own entries into places after the array; pairs (own, place there)."""
+    """Make messages that bring other ranks' contributions to own entries to places behind the array; pairs of own entry
+    and place."""
     (length,) = entries.local_shape
     buffer_slices: list[Any] = [None] * coordinator.size
     pairs = []

@@ -63,7 +63,8 @@ class Solution(tuple[np.ndarray, int]):
         hidden: float = np.nan,
         breakdown: int = 0,
     ) -> Solution:
-        """Make one of the recursion's residuals, the norm at which to stop, and the code of a breakdown."""
+        """Make a solution from the residuals of the recursion, the norm at which to stop, and the code of a
+        breakdown."""
         iterations = len(residuals) - 1
         converged = true_residual <= tolerance
         info = 0 if converged else breakdown or max(iterations, 1)

@@ -1,8 +1,7 @@
-"""Storage of a rank's rows: by rows, independent ones first, by diagonals, or half of symmetric blocks.
+"""Stores a rank's rows: by rows with the independent ones first, by diagonals, or one half of symmetric blocks.
 
-A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both
-kinds are contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are
-under way.
+A row is *independent* if it has no column of another rank, else *dependent*. In the storage by rows both kinds are
+contiguous, so that no list of rows is needed to compute the independent ones while other ranks' entries are under way.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from .rows import Rows
 from .symmetric import BySymmetricBlocks, is_symmetric
 
 _MOST_DIAGONALS = 40
-_LEAST_FILLED = 0.5  # of all places of the diagonals
-_SHORT_ROWS, _SHORT_DIAGONALS = 2**10, 2**14  # numbers: these take about a microsecond
+_LEAST_FILLED = 0.5  # least share of filled places in the diagonals
+_SHORT_ROWS, _SHORT_DIAGONALS = 2**10, 2**14  # in numbers: a product of this size takes about a microsecond
 
-Run = Callable[..., None]  # `ThreadPool.run`
+Run = Callable[..., None]  # the type of `ThreadPool.run`
 
 
 class ByRows:
-    """Compressed rows, of numbers or of small blocks.
+    """Stores compressed rows, of numbers or of small blocks.
 
     The own entries of a vector are in the order of the rows here (`order`), and the entries of other ranks come after
     them.
@@ -31,13 +30,15 @@ class ByRows:
     Attributes
     ----------
     order : ndarray
-        The row, as the user numbers them, at each place.
+        The row in the user's numbering at each place.
     needed, needed_at, owned_at, length
-        Global numbers of other ranks' entries, where these and the own ones stand in an extended vector, its length.
+        Global numbers of the other ranks' entries; the places of these and of the own entries in an extended vector;
+        its length.
     independent : int
         Number of independent rows.
     is_short : bool
-        All rows take no longer than a call of compiled code: nothing is worth to be hidden behind some of them.
+        All rows together take no longer than a call of compiled code, so hiding an exchange behind some of them gains
+        nothing.
     """
 
     name = "rows"
@@ -59,7 +60,7 @@ class ByRows:
         entries = np.repeat(rows.starts[:-1][self.order] - self.starts[:-1], counts) + np.arange(self.starts[-1])
         columns = rows.columns[entries]
         inside = ~outside[entries]
-        # As short as they can be: memory is what bounds a product.
+        # Use the shortest possible integers, because memory limits the speed of a product.
         local = np.empty(len(columns), np.uint16 if self.length <= 2**16 else np.uint32)
         local[inside] = place_of[columns[inside] - rows.first]
         local[~inside] = rows.count + np.searchsorted(self.needed, columns[~inside])
@@ -94,10 +95,10 @@ class ByRows:
 
 
 class ByDiagonals:
-    """Diagonals, of a symmetric matrix only those on and above the main one.
+    """Stores diagonals; of a symmetric matrix only those on and above the main one.
 
-    The rows keep their order; in an extended vector the entries of lower and of higher ranks stand before and after the
-    own ones, where the diagonals find them.
+    The rows keep their order; in an extended vector the entries of lower and higher ranks stand before and after the
+    own ones, in the places that the diagonals refer to.
     """
 
     name = "diagonals"
@@ -131,7 +132,7 @@ class ByDiagonals:
 
     @staticmethod
     def _symmetric(table: np.ndarray, offsets: np.ndarray) -> bool:
-        """Return whether the matrix is, as far as this rank has both of two mirrored entries."""
+        """Return whether the matrix is symmetric, as far as this rank has both of two mirrored entries."""
         if not (0 in offsets and np.array_equal(offsets, -offsets[::-1]) and offsets[-1] <= table.shape[1]):
             return False
         return all(
@@ -171,7 +172,8 @@ class ByDiagonals:
 
 
 def stored(rows: Rows) -> ByRows | ByDiagonals | BySymmetricBlocks:
-    """Choose: diagonals where the rows' entries fill few of them well, half of the blocks where these are symmetric."""
+    """Choose the storage: diagonals if the entries fill a few of them well, one half of the blocks if these are
+    symmetric, else rows."""
     if is_symmetric(rows):
         return BySymmetricBlocks(rows)
     if rows.values.ndim == 1 and len(rows.columns):

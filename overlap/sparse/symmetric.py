@@ -1,4 +1,5 @@
-"""Half of a symmetric matrix of 3 x 3 blocks: each block above the diagonal is read once, for both of its places."""
+"""Stores half of a symmetric matrix of 3 x 3 blocks: each block above the diagonal is read once and used for both of
+its places."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from .rows import Rows
 
 
 class BySymmetricBlocks:
-    """The blocks on and above the diagonal, of a rank's own columns, and all blocks of other ranks' columns.
+    """Stores the blocks on and above the diagonal in a rank's own columns, and all blocks in other ranks' columns.
 
-    All own columns are computed before the halo is there, by `BlockDiagonals` where these suit, else by
-    `ScatteredBlocks`; what other ranks' columns add comes after it, so that rows keep their order.
+    Products with own columns are computed before the halo has arrived, by `BlockDiagonals` if possible, else by
+    `ScatteredBlocks`. Products with other ranks' columns are added afterwards, so rows keep their order.
     """
 
     name = "symmetric blocks"
@@ -49,11 +50,11 @@ class BySymmetricBlocks:
         self.finish(x, y, run)
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Compute what own entries add."""
+        """Compute the products with own entries."""
         self._own_columns.multiply(x, y, run)
 
     def finish(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Add what other ranks' entries do."""
+        """Add the products with other ranks' entries."""
         run(lambda first, last: _add_outside(*self._outside, x, y, first, last), 0, len(self._outside[0]))
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -67,14 +68,14 @@ class BySymmetricBlocks:
 
 
 class ScatteredBlocks:
-    """The blocks of a rank's own columns, row by row. A block (i, j) adds to the rows i and j.
+    """Stores the blocks in a rank's own columns, row by row. A block (i, j) adds to the rows i and j.
 
-    The rows are cut into parts; where j belongs to a later part than i, the block adds to a sum that the part of i has
-    for j, so that no two workers write to the same row. When all parts are done these sums are added, in the order of
-    parts.
+    The rows are cut into parts. If j belongs to a later part than i, the block adds to a separate sum for j in the part
+    of i, so that no two workers write to the same row. When all parts are complete, these sums are added in the order
+    of parts.
     """
 
-    padding = 0  # as of `BlockDiagonals`
+    padding = 0  # see `BlockDiagonals`
 
     def __init__(self, rows: Rows) -> None:
         parts = rows.parts
@@ -88,7 +89,7 @@ class ScatteredBlocks:
         self._later = later
 
     def multiply(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Compute the product with own entries."""
+        """Compute the product with this rank's own entries."""
         run(lambda first, last: _multiply(*self._upper, x, y, self._sums, first, last), 0, self._parts)
         _add_sums(self._later, self._sums, y)
 
@@ -104,7 +105,8 @@ def is_symmetric(rows: Rows) -> bool:
 
 @njit
 def _symmetric(starts: Any, columns: Any, values: Any, first: Any) -> Any:
-    """Walk through the upper blocks; those in the lower part of a row come up in the order of its columns."""
+    """Compare the upper blocks with their mirror images, which this order visits in the order of their rows'
+    columns."""
     count = len(starts) - 1
     lower = starts[:-1].copy()  # the next block below the diagonal of each row
     for row in range(count):
@@ -112,7 +114,7 @@ def _symmetric(starts: Any, columns: Any, values: Any, first: Any) -> Any:
             lower[row] += 1
     for row in range(count):
         if lower[row] < starts[row + 1] and columns[lower[row]] - first < row:
-            return False  # it has no mirror image
+            return False  # the block has no mirror image
         for entry in range(lower[row], starts[row + 1]):
             column = columns[entry] - first
             if column >= count:
@@ -132,7 +134,7 @@ def _symmetric(starts: Any, columns: Any, values: Any, first: Any) -> Any:
 
 @njit
 def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
-    """Give starts of rows (diagonal first), where each has columns of later parts, columns, limits, later.
+    """Return starts of rows (diagonal first), the starts of their columns of later parts, columns, limits, later.
 
     Rows `later[limits[part]:limits[part + 1]]` are those of later parts to which a part adds; columns of later parts
     are places in `later`.
@@ -149,7 +151,7 @@ def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
             for entry in range(starts[row], starts[row + 1]):
                 column = columns[entry] - first
                 if end <= column < count and place[column] < limits[part]:
-                    place[column] = len(columns)  # known, but not yet where
+                    place[column] = len(columns)  # needed; its place is determined below
         for column in range(end, count):
             if place[column] == len(columns):
                 place[column] = many
@@ -210,7 +212,7 @@ def _multiply(
         sums[limits[part] : limits[part + 1]] = 0
         for row in range(
             np.uint64(cuts[part]), np.uint64(cuts[part + 1])
-        ):  # unsigned: no index is looked at for its sign
+        ):  # unsigned, so that no index is checked for its sign
             u, v, w = x[row, 0], x[row, 1], x[row, 2]
             start, split, end = np.uint64(starts[row]), np.uint64(far[row]), np.uint64(starts[row + one])
             a, b, c = kernels.product_of_3(values, start, u, v, w)
@@ -256,7 +258,7 @@ def _add_sums(later: Any, sums: Any, y: Any) -> None:
 
 @njit
 def _add_outside(rows: Any, starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
-    """Add the blocks of other ranks' columns."""
+    """Add the products of the blocks in other ranks' columns."""
     for number in range(first, last):
         a, b, c = y[rows[number], 0], y[rows[number], 1], y[rows[number], 2]
         for entry in range(starts[number], starts[number + 1]):

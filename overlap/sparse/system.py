@@ -1,9 +1,9 @@
 """The system that solvers work on: products, preconditioner and sums, of a `Matrix` or any object with a product.
 
-What the user gives may raise on one rank alone: the product, the preconditioner, the callback. The other ranks are on
-their way to the next sum then, and this rank must take part in all that is communicated until there. So it goes on with
-what it has, and adds NaN: the sum is NaN on all ranks, who meet then and only then, and raise what failed. It costs
-nothing while nothing fails. A signal's handler that raises is taken in the same way.
+The user's code (a product, a preconditioner, a callback) may raise on one rank alone. The other ranks are then on their
+way to the next sum, and this rank must take part in all communication until then. So it goes on with the values that it
+has, and adds NaN to the sum. If a sum is NaN, all ranks synchronize and raise the error. This costs nothing while
+nothing fails. Exceptions of signal handlers are treated in the same way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Callback = Callable[[Any], object]
 
 
 class System:
-    """A x = b with its preconditioner, in the order of storage: a ``with`` block. Collective.
+    """Holds A x = b and its preconditioner in the order of storage, during a ``with`` block. Collective.
 
     Parameters
     ----------
@@ -44,8 +44,7 @@ class System:
         The own entries of the right side and of the first x; None for zeros.
     M : Preconditioner, an object with ``M @ r``, or None
     comm : mpi4py.MPI.Intracomm or AsyncComm, optional
-        Needed where A is no `Matrix`. A rank waits for others in a sum as long as the runtime of an `AsyncComm` says,
-        else for a minute.
+        Needed if A is no `Matrix`. The deadline of sums is that of the runtime of an `AsyncComm`, else a minute.
     rtol, atol, maxiter, callback
         See `cg`.
     problem : str, optional
@@ -53,26 +52,26 @@ class System:
     shift : float
         A real number that is subtracted from the diagonal of A.
     **agreed
-        The solver's other arguments, which are to be the same on all ranks.
+        The solver's other arguments, which must be the same on all ranks.
 
     Attributes
     ----------
     coordinator : StandaloneCoordinator
         The solver's collectives, besides those of the product.
     dtype : numpy.dtype
-        The common type of all that is given, in which everything is computed.
+        The common type of all arguments, in which everything is computed.
     b, x, r : ndarray
         The right side, the first x and its residual.
     limit : float
         The norm of a residual at which x is a solution.
     stop : float
-        The norm of a recursion's residual at which to stop, which is larger where `limit` cannot be reached.
+        The norm of the recursion's residual at which to stop; larger than `limit` if `limit` cannot be reached.
     size : int
         The number of unknowns on all ranks.
     preconditioned : bool
         Some rank has given a preconditioner.
     most : int
-        The most iterations.
+        The largest number of iterations.
     scale : ndarray or None
         The inverse diagonal, where the preconditioner is that; ones where there is none.
     """
@@ -123,7 +122,7 @@ class System:
             given = [self.b.size, x0 is not None, M is not None]
             size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
             self.preconditioned = bool(preconditioners > 0)
-            self._guessed = guesses > 0  # on some rank: all compute the residual
+            self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
             self.size = int(size)
             self.most = 10 * self.size if maxiter is None else int(maxiter)
 
@@ -140,7 +139,7 @@ class System:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            # Only what all ranks raise, or nothing, may be followed by a collective call.
+            # A collective call may follow only if all ranks raise the same error, or none.
             if error is None or isinstance(error, InputError) or self.coordinator.is_known(error):
                 self._close()
         finally:
@@ -174,7 +173,7 @@ class System:
         problem: str | None,
         agreed: dict[str, Any],
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Check what is given, on all ranks, and choose the common type; the vectors as arrays."""
+        """Check the arguments on all ranks and choose the common type; return the vectors as arrays."""
         problem = (
             problem
             or mask_problem(b=b, x0=x0)
@@ -227,7 +226,7 @@ class System:
         return lambda r, z: self._take("M @ r", M.apply_to(self.outward(r)), z)
 
     def _stored_alike(self, matrix: Matrix) -> bool:
-        """Return whether a preconditioner's matrix has the type and order of A, as what shares A's storage has."""
+        """Return whether a preconditioner's matrix has the type and order of A, as it has if it shares A's storage."""
         own = self._matrix
         return own is not None and (
             matrix is own or (matrix.dtype == own.dtype and np.array_equal(matrix.order, own.order))
@@ -242,15 +241,14 @@ class System:
                 f"expected a right side whose norm can be computed in {self.dtype}, received one with {norm:g}"
             )
         self.limit = max(self._atol, self._rtol * norm) if norm else self._atol  # an infinite rtol is allowed
-        # A residual that is so much smaller changes no digit of x: it would only become too small a number to compute
-        # with.
+        # A residual below this changes no digit of x, and could underflow.
         self.stop = max(self.limit, float(np.finfo(self.dtype).eps) ** 2 * norm)
         if nothing:
             self.x[...] = 0  # as scipy does, whatever the first x is
         self.r = self.b.copy() if nothing or not self._guessed else self.residual(self.x)
 
     def _close(self) -> None:
-        """Free what was made for the solver (collective)."""
+        """Free the objects that were made for the solver (collective)."""
         if self._owned:
             self.coordinator.close()
 
@@ -290,7 +288,7 @@ class System:
             self._failed(error)
 
     def call_back(self, x: np.ndarray | float) -> None:
-        """Call the user's function, with x in the user's order, or with a number."""
+        """Call the user's callback, with x in the user's order, or with a number."""
         if self._callback is not None:
             try:
                 self._callback(self.outward(x) if isinstance(x, np.ndarray) else x)
@@ -310,9 +308,9 @@ class System:
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
-        """Begin to sum numbers of all ranks; what is returned waits for the sums.
+        """Begin to sum numbers of all ranks; the returned function waits for the sums.
 
-        Neither array may be touched until then.
+        Do not touch either array until then.
         """
         self._begin_sum(values)
         if self._matrix is not None:
@@ -360,11 +358,11 @@ class System:
         return np.ascontiguousarray(self._matrix.inward(x)) if self._matrix is not None else np.asarray(x)
 
     def _take(self, what: str, result: Any, out: np.ndarray) -> None:
-        """Take what an object of the user's has computed, if it fits."""
+        """Check the result of an object of the user, and copy it if it fits."""
         result = np.asarray(result)
         if result.shape != self.b.shape or result.dtype.kind not in "biufc":
             raise InputError(
-                f"expected {what} to give {self.b.shape} numbers, received {result.shape} of type {result.dtype}"
+                f"expected {what} to return {self.b.shape} numbers, received {result.shape} of type {result.dtype}"
             )
         if result.dtype.kind == "c" and self.real:
             raise InputError(
@@ -376,8 +374,8 @@ class System:
     # ---- what fails --------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
-        """Note what has failed on this rank: all ranks learn of it at the next sum."""
-        if isinstance(error, RankLost):  # there is no next sum: this rank can reach no other any more
+        """Note a failure on this rank; all ranks learn of it at the next sum."""
+        if isinstance(error, RankLost):  # there is no next sum, because this rank cannot reach the others any more
             raise error
         if self._error is None:
             self._error = error
@@ -393,15 +391,15 @@ class System:
             self._meet()
 
     def _meet(self) -> None:
-        """Raise on all ranks what has failed on one.
+        """Raise on all ranks the error of one rank.
 
-        An error of this rank's own takes precedence over one that another rank reported.
+        A rank's own error takes precedence over one that another rank has reported.
         """
         error, self._error = self._error, None
         kind = 0 if error is None else 1 if isinstance(error, RankError) else 2 if isinstance(error, InputError) else 3
         kinds = self.coordinator.allgather(kind)
         if error is not None and set(kinds) in ({1}, {3}):
-            # All ranks leave in the same step, each by its own exception: as one program of scipy's does.
+            # All ranks leave in the same step, each by its own exception, as a serial program with scipy would.
             raise self.coordinator.mark(error)
         self.coordinator.synchronize(self._name, error=error if kind == max(kinds) else None)
 
@@ -411,9 +409,9 @@ def _copied(r: np.ndarray, z: np.ndarray) -> None:
 
 
 class _Watch:
-    """Times of products.
+    """Measures the times of products.
 
-    The third, the ninth, the 27th, ... are made in two parts, the exchange and the computing: the same bits.
+    The third, ninth, 27th, ... product exchanges first and then computes, with the same bits as result.
     """
 
     def __init__(self) -> None:
@@ -429,7 +427,7 @@ class _Watch:
         self._at = perf_counter()
 
     def exchanged(self) -> None:
-        """Its first part has ended."""
+        """Note the end of the exchange."""
         self._next *= 3
         self._middle = perf_counter()
 
@@ -442,7 +440,7 @@ class _Watch:
             self._whole.append(now - self._at)
 
     def times(self) -> tuple[float, float, float]:
-        """Medians of C, T and t; zeros where there are none."""
+        """Return the medians of C, T and t; zeros if nothing was measured."""
         if not self._parts:
             return 0.0, 0.0, 0.0
         compute_s, exchange_s = (median(times) for times in zip(*self._parts))

@@ -10,8 +10,7 @@ from itertools import pairwise
 class ThreadPool:
     """Shares a range among threads, the caller's among them.
 
-    What a range computes must not depend on where it is cut: then the results are the same bits for any number of
-    workers.
+    The results must not depend on where the range is cut; they are then the same bits for any number of workers.
 
     Parameters
     ----------
@@ -23,7 +22,8 @@ class ThreadPool:
         self._others = ThreadPoolExecutor(workers - 1, "sparse worker") if workers > 1 else None
 
     def run(self, function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
-        """Call ``function(begin, end)`` for parts of the range from `first` to `last` - 1; return when all are done.
+        """Call ``function(begin, end)`` for parts of the range from `first` to `last` - 1; return when all parts are
+        complete.
 
         A range shorter than `least` is not shared.
         """

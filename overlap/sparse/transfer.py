@@ -1,4 +1,4 @@
-"""Between two levels of a multigrid: 8 cells to 1, on the same ranks or gathered to fewer of them."""
+"""Transfers between two levels of a multigrid, 8 cells to 1, on the same ranks or gathered to fewer ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .matrix import Matrix, node_collectives
 
 
 class GridTransfer:
-    """Sums over children on the way down, copies on the way up; works in place, without allocating.
+    """Sums over children on the way to the coarser level and copies on the way back, in place and without allocating.
 
     Collective to make and to use, over the ranks of the finer level.
 
@@ -30,13 +30,13 @@ class GridTransfer:
     Attributes
     ----------
     coarse_coordinator : StandaloneCoordinator or None
-        For the ranks of the coarser level and its matrix; None on a rank that has none of it.
+        Coordinator of the ranks of the coarser level and of its matrix; None on other ranks.
     """
 
     def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks) -> None:
         self._A, self._fine, self._coarse = A, fine, coarse
         self._cells = np.array(equal_block(fine))
-        self._parent_of = _parents(self._cells)  # in C order of the block; the next one in the order of storage
+        self._parent_of = _parents(self._cells)  # in C order of the block; `_parents` is in the order of storage
         self._parents = self._parent_of[A.order]
         self._own = np.zeros(A.count // 8, A.dtype)
         self._coordinator: StandaloneCoordinator | None = None
@@ -59,11 +59,11 @@ class GridTransfer:
             self.coarse_coordinator = StandaloneCoordinator(coordinator.comm, coordinator.deadline_s)
 
     def coarse_matrix(self) -> Matrix | None:
-        """Make the matrix of the coarser level; None on a rank that has none of it.
+        """Make the matrix of the coarser level; None on a rank that has no part of it.
 
-        The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as
-        far apart: for a constant coefficient this is what finite volumes give on the coarse grid, at the boundary too.
-        In short, (1/2) P^T A P, where P copies a coarse cell's value to its 8 cells.
+        The flux between two coarse cells is half of the flux through their common fine faces, because the cells are
+        twice as far apart. For a constant coefficient this is the finite-volume matrix of the coarse grid, also at the
+        boundary. In short, it is (1/2) P^T A P, where P copies a coarse cell's value to its 8 cells.
         """
         entries = self._coarse_rows()
         if self._coordinator is not None:
@@ -92,7 +92,7 @@ class GridTransfer:
         return coarse
 
     def _coarse_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Global numbers of the coarse cells that this rank's cells make up, columns, values."""
+        """Return global numbers of the coarse cells that this rank's cells form, columns, and values."""
         A, rows = self._A, self._A.local_rows
         between = Blocks(self._coarse.shape, self._fine.grid, width=0)
         parents = numbers_of(coordinates_of(A.needed, self._fine) // 2, between)
@@ -122,7 +122,7 @@ class GridTransfer:
             _spread(self._place, self._everything, out)
 
     def prolong(self, coarse: np.ndarray, x: np.ndarray) -> None:
-        """Add to each cell what its parent has."""
+        """Add to each cell the value of its parent."""
         if self._coordinator is None:
             _prolong(self._parents, coarse, x)
             return
@@ -136,7 +136,7 @@ class GridTransfer:
         _prolong(self._parents, self._own, x)
 
     def free(self) -> None:
-        """Free the groups (collective); the coarse matrix is freed by who has it."""
+        """Free the groups (collective); the owner of the coarse matrix frees it."""
         if self._coordinator is not None:
             if self._collectives is not None:
                 self._collectives.free()
@@ -144,7 +144,7 @@ class GridTransfer:
 
 
 def _owned(comm: Any, coordinator: StandaloneCoordinator) -> StandaloneCoordinator:
-    """Make a coordinator of a communicator that is ours, with the same deadline."""
+    """Make a coordinator, with the same deadline, of a communicator that belongs to this object."""
     owned = StandaloneCoordinator(comm, coordinator.deadline_s)
     with owned.watching("freeing a communicator"):
         comm.Free()
@@ -177,7 +177,7 @@ def _halved(
     parents: Any,
     coarse_first: Any,
 ) -> Any:
-    """(1/2) P^T A P: starts, columns in ascending order, values; cells of the block in C order."""
+    """Compute (1/2) P^T A P: starts, columns in ascending order, values; cells of the block in C order."""
     nz, ny, nx = cells
     mz, my, mx = nz // 2, ny // 2, nx // 2
     count = nz * ny * nx
@@ -196,7 +196,7 @@ def _halved(
                     column = coarse_first + np.int64(parent_of[local])
                 else:
                     column = parents[np.searchsorted(needed, columns[entry])]
-                at = end  # sorted, few of them
+                at = end  # insertion sort of a few columns
                 while at > begin and out_columns[at - 1] > column:
                     at -= 1
                 if at > begin and out_columns[at - 1] == column:
