@@ -1,4 +1,4 @@
-"""Blocks of an array of any dimension on a grid of ranks, with ghost cells around them: pure integer geometry."""
+"""Splits an array of any dimension into blocks with ghost cells on a grid of ranks: pure integer geometry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Box = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Describes what a block receives from a block beside it, and from where.
+    """Describes the ghost cells that a block receives from a neighbouring block.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class Neighbour:
 class Blocks:
     """An array split into blocks, one per rank, each with ghost cells: copies of its neighbours' cells.
 
-    Rank p + P q + ... has the block with coordinates p, q, ... in a P x Q x ... grid (`coordinates`). The first
-    blocks along an axis have one cell more where the grid does not divide the axis.
+    Rank p + P q + ... has the block with coordinates p, q, ... in a P x Q x ... grid (`coordinates`). If the grid does
+    not divide an axis, the first blocks along it have one more cell.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class Blocks:
         filled = [[place for place, part in enumerate(parts) if length_of(part)] for parts in self._parts]
         if not all(map(length_of, self.part(rank))):
             return
-        # Places along each axis are counted among the blocks that have cells.
+        # Positions along each axis count only blocks that have cells.
         own_places = [places.index(place) for places, place in zip(filled, coordinates(rank, self.grid))]
         steps = [prod(self.grid[:axis]) for axis in range(len(self.grid))]
         for offset in product((-1, 0, 1), repeat=len(own_places)):

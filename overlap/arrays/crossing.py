@@ -1,7 +1,7 @@
-"""The exchange of boxes that takes an array from one distribution to another, as one rank sees it.
+"""Describes for one rank the exchange of boxes that takes an array from one distribution to another.
 
-Pieces are packed into one buffer, rank after rank, and unpacked from another one, at whose end lies what the rank
-keeps. Whoever has both makes the exchange in between: at once, or as an operation of a slice program.
+Pieces are packed into one buffer, rank after rank, and unpacked from another one, whose end holds the pieces that the
+rank keeps. The caller makes the exchange between packing and unpacking: at once, or as an operation of a slice program.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from .exchange import Overflow
 from .layout import Box, box_shape
 
 Pair = tuple[ArrayRegion, ArrayRegion]
-SEND, RECEIVE = range(2)  # buffers
-KEPT = 8  # kinds of arrays whose copies are known
+SEND, RECEIVE = range(2)  # indices of the buffers
+KEPT = 8  # copy tables that are kept, one for each kind of array
 Pieces = Sequence[Sequence[np.ndarray]]
 """For each rank the parts of arrays that it is sent."""
 
 
 class Crossing:
-    """What one rank sends of an array, and where it stores what it receives.
+    """Describes which parts of an array one rank sends, and where it stores those that it receives.
 
-    Arrays may have one axis more than the boxes, the first one: then its *entries* travel together.
+    Arrays may have an additional first axis, which the boxes do not have: its *entries* are sent together.
 
     Parameters
     ----------
     sent, received : sequence of sequence of tuple of slice
-        For each rank, boxes of the local array before, and of that after, in the order in which they travel.
+        For each rank, boxes of the local array before the exchange, and of that after it, in the order in which they
+        are sent.
     rank : int
-        This rank. What it sends to itself does not travel.
+        This rank. Pieces that it sends to itself are only copied.
 
     Attributes
     ----------
     sizes : (int, int)
-        Elements of the two buffers, for one entry.
+        Numbers of elements of the two buffers, for one entry.
     """
 
     def __init__(self, sent: Sequence[Sequence[Box]], received: Sequence[Sequence[Box]], rank: int) -> None:
@@ -54,7 +55,7 @@ class Crossing:
 
     @classmethod
     def between(cls, everyone: Sequence[tuple[Box, Box]], rank: int) -> Crossing:
-        """Return the crossing of an array of which every rank holds the one box before, and the other after."""
+        """Return the crossing between two distributions, given every rank's box before and after."""
         source_box, target_box = everyone[rank]
         return cls(
             [[within(box, source_box) for box in common(source_box, [peer_box])] for _, peer_box in everyone],
@@ -67,7 +68,7 @@ class Crossing:
         return Crossing(self._received, self._sent, self._rank)
 
     def buffers(self, dtype: np.dtype[Any], entries: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Make the two buffers. None is empty: Open MPI takes two that begin at one address for one."""
+        """Make the two buffers. Neither is empty: Open MPI takes two buffers that begin at the same address for one."""
         send, receive = (np.empty(max(1, entries * size), dtype) for size in self.sizes)
         return send, receive
 
@@ -79,14 +80,14 @@ class Crossing:
         entries: int = 1,
         overflow: Overflow | None = None,
     ) -> None:
-        """Fill a buffer with what is sent of an array, and the end of the other one with what is kept.
+        """Copy the pieces that are sent into the send buffer, and those that are kept to the end of the receive buffer.
 
-        Doubles become singles where the buffers have these.
+        If the buffers have singles, doubles are converted.
 
         Raises
         ------
         InputError
-            `overflow` tells that a finite number is no finite single.
+            A finite number is too large for a single; `overflow` records this.
         """
         source = _aligned(source)
         table = self._table(
@@ -98,12 +99,12 @@ class Crossing:
             overflow.check()
 
     def messages(self, send: np.ndarray, receive: np.ndarray, entries: int = 1) -> tuple[list[Any], list[Any]]:
-        """Return the arguments of an `Alltoallv` between the two buffers: in bytes, as MPI need not know the type."""
+        """Return the arguments of an `Alltoallv` between the two buffers: in bytes, so that any type can be sent."""
         sent, received = ([entries * count * send.itemsize for count in counts] for counts in self._counts)
         return [send.view(np.uint8), sent], [receive.view(np.uint8), received]
 
     def unpack(self, receive: np.ndarray, target: np.ndarray, entries: int = 1) -> None:
-        """Store what was received, and kept, in the local array."""
+        """Store the pieces that were received or kept in the local array."""
         if not target.flags.aligned:
             whole = np.empty(target.shape, target.dtype)
             self.unpack(receive, whole, entries)
@@ -116,10 +117,10 @@ class Crossing:
                 yield packed, place
 
         table = self._table((target.strides, entries, RECEIVE), pairs)
-        _execute(table, [receive, receive], [target])  # the second one is that with the number `RECEIVE`
+        _execute(table, [receive, receive], [target])  # the second buffer has the index `RECEIVE`
 
     def exchange(self, comm: Any, source: np.ndarray | Pieces, target: np.ndarray, dtype: np.dtype[Any]) -> None:
-        """Exchange an array's pieces, or those of several arrays, of a type at once (collective)."""
+        """Exchange the pieces of one array, or of several arrays of one type together (collective)."""
         send, receive = self.buffers(dtype)
         if isinstance(source, np.ndarray):
             self.pack(source, send, receive)
@@ -130,7 +131,7 @@ class Crossing:
         self.unpack(receive, target)
 
     def _table(self, kind: Any, pairs: Callable[[], Iterable[Pair]]) -> CopyTable:
-        """Return the copies for arrays of a kind, written down the first time."""
+        """Return the copy table for a kind of array; it is made at the first use and kept."""
         found = self._tables.get(kind)
         if found is None:
             if len(self._tables) >= KEPT:
@@ -147,7 +148,8 @@ class Crossing:
         buffer: int,
         overflow: Overflow | None = None,
     ) -> Iterator[Pair]:
-        """Yield where pieces of arrays are, after an address, and where in a buffer; what is kept is in `RECEIVE`."""
+        """Yield the place of each piece in an array, relative to an address, and in a buffer; pieces that are kept are
+        in `RECEIVE`."""
         rounding = 0 if overflow is None else overflow.address
         *others, own = [*pieces[: self._rank], *pieces[self._rank + 1 :], pieces[self._rank]]
         for number, start, some in (
@@ -156,7 +158,7 @@ class Crossing:
         ):
             for piece in some:
                 shape, nbytes = piece.shape, dtype.itemsize
-                halves = piece.itemsize == 2 * nbytes  # doubles that travel as singles
+                halves = piece.itemsize == 2 * nbytes  # doubles that are sent as singles
                 precision, singles = (8, 4) if halves else (0, 0)
                 offset, strides = address_of(piece) - origin, strides_of(shape, nbytes)
                 yield (
@@ -167,7 +169,7 @@ class Crossing:
 
 
 def common(box: Sequence[slice], others: Sequence[Sequence[slice]]) -> list[tuple[slice, ...]]:
-    """Return what a box of a global array has in common with others, where that is anything."""
+    """Return the non-empty intersections of a box of a global array with other boxes."""
     return [shared for other in others if (shared := overlapping(box, other)) is not None]
 
 
@@ -178,11 +180,11 @@ def _parts(array: np.ndarray, boxes: Sequence[Sequence[Box]]) -> Pieces:
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return an array that compiled code may read: numpy makes views of records that it may not."""
+    """Return an array whose elements are aligned, as compiled code needs: numpy's views of records may not be."""
     return array if array.flags.aligned else array.copy()
 
 
 def _execute(table: CopyTable, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-    """Make the copies of a table between arrays."""
+    """Run a copy table between arrays."""
     here, there = (np.array([address_of(one) for one in some], np.int64) for some in (sources, targets))
     table.execute(address_of(here), address_of(there))

@@ -1,6 +1,6 @@
-"""`Distribution`: which part of a global array this rank holds, and what views of that part hold.
+"""`Distribution`: the part of a global array that this rank holds, and the parts that views of it hold.
 
-Pure integers. Every rule here gives the same answer on all ranks, although each knows only its own part.
+Pure integer arithmetic. Every rule gives the same result on all ranks, although each rank knows only its own part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .weights import Shares, Weights, combined
 
 @dataclass(frozen=True)
 class Distribution:
-    """This rank's part of a global array.
+    """Describes this rank's part of a global array.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Distribution:
     axes : tuple of int
         The axes that are split over the ranks; all others are whole on every rank.
     local_slice : tuple of slice
-        Where the local part lies in the global array.
+        Place of the local part in the global array.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Distribution:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the local part."""
+        """Return the shape of the local part."""
         return tuple(map(length_of, self.local_slice))
 
     def __str__(self) -> str:
@@ -76,14 +76,15 @@ class Distribution:
         )
 
     def agrees_with(self, other: Distribution) -> bool:
-        """Return whether arrays of both can be combined element by element, broadcast along whole axes of length 1."""
+        """Return whether arrays with these two distributions can be combined element by element; unsplit axes of length
+        1 are broadcast."""
         for own_axis, others in zip(self._from_the_end(), other._from_the_end()):
             if own_axis != others and (1, False) not in (own_axis[:2], others[:2]):
                 return False
         return True
 
     def _from_the_end(self) -> list[tuple[int, bool, slice]]:
-        """Return of every axis, the last one first, its length, whether it is split, and the part that is here."""
+        """Return for every axis, the last one first, its length, whether it is split, and this rank's part."""
         return [
             (length, axis in self.axes, part)
             for axis, (length, part) in enumerate(zip(self.global_shape, self.local_slice))
@@ -99,10 +100,10 @@ class Distribution:
         )
 
     def indexed(self, index: Any) -> Distribution | None:
-        """Return the distribution of ``array[index]``, or None where that is no distributed array.
+        """Return the distribution of ``array[index]``, or None if the result is no distributed array.
 
-        Whole axes can be indexed by an integer or any slice, which all ranks are taken to do alike; of
-        split ones only all of the local part will do. Index arrays make no distributed array.
+        An unsplit axis can be indexed by an integer or any slice, which must be the same on all ranks (not checked). A
+        split axis must be taken whole. Index arrays give no distributed array.
         """
         items = list(index) if isinstance(index, tuple) else [index]
         if not all(item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item) for item in items):
@@ -139,14 +140,15 @@ class Distribution:
         Parameters
         ----------
         axes : sequence of int
-            From 0 on, each once.
+            Axes, counted from 0, each once.
         grid : sequence of int
-            Ranks along each of `axes`; the last one's coordinate runs fastest with the rank.
+            Ranks along each of `axes`; the coordinate of the last one varies fastest with the rank.
         rank : int
         weights : tuple of numbers, optional
             One per rank; along each axis, those of all ranks with one coordinate are added.
         shares : dict of int to tuple of int, optional
-            For some axes, what each coordinate has; the others are split in proportion to the weights, or evenly.
+            For some axes, the number of indices of each coordinate; other axes are split in proportion to the weights,
+            or evenly.
         """
         where = [slice(0, length) for length in self.global_shape]
         places = np.indices(tuple(grid)).reshape(len(grid), -1)
@@ -158,29 +160,29 @@ class Distribution:
 
 @runtime_checkable
 class Placed(Protocol):
-    """What tells how arrays are distributed: a `DistArray`, or a plan's `ArraySpec`."""
+    """Protocol of objects that say how arrays are distributed: a `DistArray`, or a plan's `ArraySpec`."""
 
     @property
     def comm(self) -> Any:
-        """The communicator over whose ranks they are distributed."""
+        """Return the communicator over whose ranks the arrays are distributed."""
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
+        """Return the shape of the global array."""
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that are split."""
+        """Return the axes that are split."""
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Return where this rank's part lies."""
+        """Return the place of this rank's part in the global array."""
 
 
 def part_of(
     index: Sequence[int | slice], global_shape: Sequence[int], local_slice: Sequence[slice]
 ) -> tuple[list[int], tuple, tuple]:
-    """Find what one rank holds of ``array[index]`` of the global array.
+    """Find the part of ``array[index]`` of the global array that one rank holds.
 
     Parameters
     ----------
@@ -188,15 +190,15 @@ def part_of(
         One per axis of the global array, in global positions.
     global_shape : sequence of int
     local_slice : sequence of slice
-        Where the rank's part lies.
+        Place of the rank's part.
 
     Returns
     -------
     shape : list of int
         Shape of ``array[index]``.
     here, there : tuple of ndarray
-        For `numpy.ix_`: positions in the local part, one sequence per axis of it, and where those lie in
-        ``array[index]``.
+        Arguments for `numpy.ix_`: positions in the local part, one sequence for each of its axes, and the positions in
+        ``array[index]`` that they correspond to.
 
     Raises
     ------
@@ -214,7 +216,7 @@ def part_of(
         else:
             inside = part.start <= wanted < part.stop
             local_index.append(np.array([wanted - part.start] if inside else [], int))
-    if not all(map(len, local_index)):  # nothing of it is here: where it would be does not matter
+    if not all(map(len, local_index)):  # this rank holds no part of it, so positions do not matter
         local_index, result_index = (
             [positions[:0] for positions in indices] for indices in (local_index, result_index)
         )
@@ -222,18 +224,18 @@ def part_of(
 
 
 def overlapping(box: Sequence[slice], other_box: Sequence[slice]) -> tuple[slice, ...] | None:
-    """Return what two boxes of a global array have in common, or None."""
+    """Return the intersection of two boxes of a global array, or None if it is empty."""
     common = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(box, other_box))
     return None if any(part.start >= part.stop for part in common) else common
 
 
 def within(box: Sequence[slice], part: Sequence[slice]) -> tuple[slice, ...]:
-    """Return a box of the global array in positions of the local array that holds `part`."""
+    """Convert a box of the global array to positions in the local array, which holds `part`."""
     return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, part))
 
 
 def _is_integer(item: Any) -> bool:
-    if isinstance(item, bool | np.bool_ | np.ndarray):  # masks and index arrays, also of no axis
+    if isinstance(item, bool | np.bool_ | np.ndarray):  # masks and index arrays, 0-dimensional ones included
         return False
     try:
         as_integer(item)

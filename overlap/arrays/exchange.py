@@ -1,4 +1,4 @@
-"""Data types of messages: those of MPI, and doubles that are sent as singles."""
+"""Data types of messages: MPI's data types, and doubles that are sent as singles."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ EXCHANGES = (None, "f4")
 
 
 def mpi_type(dtype: Any) -> Any:
-    """Return MPI's datatype of a numpy dtype; nobody frees it."""
+    """Return MPI's data type for a numpy dtype; it is never freed."""
     return _type_of(np.dtype(dtype))
 
 
 @cache
 def _type_of(dtype: np.dtype) -> Any:
-    # mpi4py makes a new datatype with every call, and MPI keeps it until it is freed.
+    # mpi4py makes a new data type in every call, which MPI would keep until it is freed.
     return dtlib.from_numpy_dtype(dtype).Commit()
 
 
 def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
-    """Return what is wrong with a way to exchange arrays of a dtype, or None."""
+    """Return what is wrong with the option `exchange` for arrays of a dtype, or None."""
     if not isinstance(exchange, str | None) or exchange not in EXCHANGES:
         return f"expected exchange to be one of {EXCHANGES}, received {repr_of(exchange)}"
     if exchange is not None and np.dtype(dtype) not in (np.float64, np.complex128):
@@ -35,24 +35,24 @@ def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
 
 
 def refuse_objects(dtype: Any) -> None:
-    """Raise an `InputError`, on this rank, where elements are Python's objects, which other ranks do not have."""
+    """Raise an `InputError` on this rank if elements are Python's objects, which cannot be sent."""
     if np.dtype(dtype).hasobject:
         raise InputError(f"expected an array without Python's objects, received {np.dtype(dtype)}")
 
 
 def dtype_sent(dtype: Any, exchange: str | None) -> np.dtype:
-    """Return the type in which numbers of a dtype travel."""
+    """Return the type in which numbers of a dtype are sent."""
     given = np.dtype(dtype)
     return given if exchange is None else np.dtype(f"{given.kind}{given.itemsize // 2}")
 
 
 def travelling(exchange: str | None) -> str:
-    """Tell in descriptions how numbers travel, if not as they are."""
+    """Return the words for descriptions if numbers are converted before they are sent, else an empty text."""
     return "" if exchange is None else ", exchanged in single precision"
 
 
 def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
-    """Return an array's numbers as they travel.
+    """Return an array's numbers, rounded as if they had been sent.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
 
 
 class Overflow:
-    """Whether a copy to singles has met a finite number that is too large.
+    """Records whether a conversion to singles has met a finite number that is too large.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Overflow:
         self.address = address_of(self._word)
 
     def check(self) -> None:
-        """Raise an error, on this rank, if it has; once.
+        """Raise an error on this rank, once, if a number was too large.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Overflow:
 
 
 def too_large() -> InputError:
-    """Make the error that a finite number is no finite single."""
+    """Make the error for a finite number that is too large for a single."""
     return InputError(
         f"expected numbers of at most {np.finfo(np.float32).max:.3g} in an exchange in single precision "
         "(exchange='f4'), received a larger one"

@@ -1,7 +1,7 @@
-"""Distributed arrays in HDF5 files, with named axes (dimension scales) as netCDF-4 has them.
+"""Stores distributed arrays in HDF5 files, with named axes (dimension scales) like those of netCDF-4.
 
-Where h5py is built with MPI all ranks write to the file at once; otherwise rank 0 writes, and is sent
-one rank's part at a time, so that no rank ever holds the whole. h5py is an extra.
+If h5py was built with MPI, all ranks write to the file at once. Otherwise rank 0 writes, and receives one rank's part
+at a time, so that no rank ever holds the whole array. h5py comes with the extra `files`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def hdf5() -> Any:
     Raises
     ------
     InputError
-        It is not installed.
+        h5py is not installed.
     """
     try:
         import h5py
@@ -69,7 +69,7 @@ def axes_of(
 
 
 def described(name: str, axes: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return what is the same on all ranks where name and axes are."""
+    """Describe name and axes in a form that is equal on ranks with equal arguments."""
     return {"name": name, "dims": list(axes), "coords": [zlib.crc32(values.tobytes()) for values in axes.values()]}
 
 
@@ -131,13 +131,13 @@ def parts_on_rank_0(comm: Any, local: np.ndarray, box: Sequence[slice]) -> Itera
     local : ndarray
         This rank's part; it may be empty.
     box : sequence of slice
-        Where that lies.
+        Place of this part in the global array.
 
     Yields
     ------
     iterator of (tuple of slice, ndarray), or None
-        Places and values on rank 0, None elsewhere. It need not be exhausted: when the block is left,
-        even by an exception, all that was sent has been received.
+        Places and values on rank 0, None on other ranks. The iterator need not be exhausted: when the block ends, even
+        by an exception, all messages have been received.
     """
     boxes = comm.gather(box)
     if comm.rank:
@@ -154,7 +154,7 @@ def parts_on_rank_0(comm: Any, local: np.ndarray, box: Sequence[slice]) -> Itera
 
 
 def _received(comm: Any, local: np.ndarray, boxes: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield place and values of every rank's part, this one's first."""
+    """Yield the place and the values of every rank's part, this rank's first."""
     if local.size:
         yield boxes[0], local
     for rank, box in enumerate(boxes[1:], 1):
@@ -181,7 +181,7 @@ def _save_in_parallel(
 def _created(
     path: Any, where: Distribution, name: str, dtype: np.dtype, axes: Mapping[str, np.ndarray], **options: Any
 ) -> Iterator[Any]:
-    """Make a file with an array and its axes: a ``with`` block that gives the array."""
+    """Make a file with a data set and its axes; yield the data set to a ``with`` block."""
     with hdf5().File(path, "w", **options) as file:
         data = file.create_dataset(name, where.global_shape, dtype)
         for number, (axis, values) in enumerate(axes.items()):
@@ -193,19 +193,19 @@ def _created(
 
 @contextmanager
 def collective_section(comm: Any) -> Iterator[dict[str, Any]]:
-    """Do something that may fail on some ranks, and then fail on all of them: a ``with`` block (collective).
+    """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
 
-    The block is left on all ranks, so messages inside of it must go on after a failure.
+    The block runs to its end on all ranks, so messages inside of it must go on after a failure.
 
     Yields
     ------
     dict
-        To be filled with values by name that must be the same on all ranks.
+        A dictionary for values by name, which must be the same on all ranks.
 
     Raises
     ------
     InputError, RankError
-        On all ranks, for the lowest rank that failed; `InputError` where the values differ.
+        On all ranks, for the lowest rank that failed; `InputError` also if the values differ.
     """
     failure: Exception | None = None
     agreed: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Layouts of n-dimensional arrays on a process grid, and boxes of local arrays.
 
-A grid has dimensions, each of some size; a rank has one coordinate in each. A layout says which axis
-of an array is split over which dimension; a transpose changes that.
+A grid has dimensions, each of some size; a rank has one coordinate in each. A layout says which axis of an array is
+split over which dimension of the grid; a transpose changes the layout.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ class AxisSwap:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which axis is split over which dimension of a grid.
+    """Describes which axis is split over which dimension of a grid.
 
     Attributes
     ----------
     splits : tuple of (int or None)
-        For every axis of the array: a dimension of the grid, or None where the axis is whole.
+        For every axis of the array: a dimension of the grid, or None if the axis is not split.
     grid : tuple of int
         Size of every dimension.
     weights : tuple of numbers or None
-        One per rank, what its share shall be in proportion to; None: even shares. On a grid of several dimensions
-        a coordinate weighs what its ranks weigh together: shares are products of those along the dimensions.
+        One per rank: shares are in proportion to the weights; None: even shares. On a grid of several dimensions the
+        weight of a coordinate is the sum of its ranks' weights, and a rank's share is the product of those along the
+        dimensions.
     multiples : tuple of int
-        For every axis the number of which every share begins at a multiple. Empty: single ones.
+        For every axis a number; every share begins at a multiple of it. Empty: 1 for all axes.
     shares : tuple
         Pairs: an axis and a dimension, and how many indices of it each coordinate has. They go before the weights, and
         are weights where the axis has another length.
@@ -58,7 +59,7 @@ class Layout:
     def even(self) -> Layout:
         """Return the layout with even shares.
 
-        What must not depend on the weights, as how many messages there are, is found with it.
+        It determines what must not depend on the weights, such as the number of messages.
         """
         return replace(self, weights=None, shares=())
 
@@ -78,14 +79,14 @@ class Layout:
         ]
 
     def local_slice(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[slice, ...]:
-        """Return where the rank's part lies in a global array of `shape`."""
+        """Return the place of the rank's part in a global array of `shape`."""
         return tuple(
             self.parts(shape, axis)[0 if dimension is None else coordinates[dimension]]
             for axis, dimension in enumerate(self.splits)
         )
 
     def local_shape(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the rank's part of a global array of `shape`."""
+        """Return the shape of the rank's part of a global array of `shape`."""
         return tuple(map(length_of, self.local_slice(shape, coordinates)))
 
     def transposed(self, transpose: AxisSwap) -> Layout:
@@ -100,7 +101,7 @@ class Layout:
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """Shape of a box, a tuple of slices."""
+    """Return the shape of a box, which is a tuple of slices."""
     return tuple(map(length_of, box))
 
 
@@ -117,7 +118,7 @@ def contiguous(box: Box, shape: Sequence[int]) -> bool:
 
 
 def offset(box: Box, shape: Sequence[int]) -> int:
-    """Position of a box's first element in a C-contiguous array of `shape`."""
+    """Return the position of a box's first element in a C-contiguous array of `shape`."""
     position = 0
     for part, length in zip(box, shape):
         position = position * length + part.start

@@ -1,4 +1,4 @@
-"""Partitions: which rank holds which indices, by pure integer arithmetic, without arrays or MPI."""
+"""Partitions of index ranges over ranks, by pure integer arithmetic, without arrays or MPI."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Segments = list[tuple[slice, slice]]
 def block(length: int, parts: int, weights: Weights = None) -> list[slice]:
     """Split ``range(length)`` into `parts` contiguous slices, evenly or in proportion to weights.
 
-    Without weights the first slices get one more: the same split as mpi4py-fft's. Slices may be empty.
+    Without weights the first slices get one index more, as in mpi4py-fft. Slices may be empty.
 
     Parameters
     ----------
     length, parts : int
     weights : tuple of numbers, optional
-        One for each part; `shares` tells the rule.
+        One for each part; `shares` has the rule.
     """
     if weights is None:
         each, more = divmod(length, parts)
@@ -40,7 +40,7 @@ def length_of(part: slice) -> int:
 
 
 def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
-    """Return where the Fourier modes of a grid lie on a finer (or the same) grid.
+    """Return the places of a grid's Fourier modes on a finer (or the same) grid.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
     -------
     list of (slice, slice)
         Pairs of index ranges, resolved and padded, that hold the same modes, in ascending order.
-        On a finer grid the Nyquist mode of an even `resolved` has no partner: alone it cannot
-        stand for a real field's pair of modes, so it is left out.
+        On a finer grid the Nyquist mode of an even `resolved` is left out: it has no partner, so it cannot represent a
+        real field's pair of modes.
     """
     if padded == resolved:
         stop = resolved // 2 + 1 if half else resolved
@@ -86,7 +86,7 @@ def intersect(part: slice, segments: Segments) -> Segments:
     Parameters
     ----------
     part : slice
-        A part of the resolved index range, as of one rank.
+        A part of the resolved index range, for instance that of one rank.
     segments : list of (slice, slice)
         As from `mode_segments`.
     """

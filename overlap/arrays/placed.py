@@ -1,8 +1,9 @@
-"""`PlacedArray`: an ndarray that is a part of a global one, and what numpy's functions make of it. No messages.
+"""`PlacedArray`: an ndarray that is a part of a global array, and the results of numpy's functions on it. Sends no
+messages.
 
-numpy returns arrays of the type of its arguments, even if the result is distributed in another way. This module inverts
-that: an array that numpy makes is a `LocalArray`, and only an array that keeps its distribution is made a `PlacedArray`
-again.
+numpy returns arrays of the type of its arguments, even if the result is distributed in another way. This module does
+the opposite: every array that numpy makes becomes a `LocalArray`, and only an array that keeps its distribution becomes
+a `PlacedArray` again.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Kind = TypeVar("Kind", bound="PlacedArray")
 
 
 class LocalArray(np.ndarray):
-    """An ndarray that numpy has made of a `PlacedArray` by itself: nobody knows where in the global array it belongs.
+    """An ndarray that numpy has made from a `PlacedArray` by itself, without a known place in the global array.
 
-    Some of its functions make arrays of their argument's type and ask nobody, as in ``np.array(u, subok=True)``. What
-    is computed with it is a plain ndarray.
+    Some functions, such as ``np.array(u, subok=True)``, make arrays of their argument's type without calling a method
+    of this class. Results computed from such an array are plain ndarrays.
     """
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
@@ -37,7 +38,7 @@ class LocalArray(np.ndarray):
 
 
 class PlacedArray(np.ndarray):
-    """The base of `DistArray`: a local part that knows where in the global array it belongs.
+    """The base of `DistArray`: a local part that knows its place in the global array.
 
     Attributes
     ----------
@@ -48,41 +49,43 @@ class PlacedArray(np.ndarray):
     _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
 
     def __array_finalize__(self, parent: Any) -> None:
-        # numpy calls this for views, copies, parts and permutations; `placed_as` makes arrays that keep their place.
+        # numpy calls this for views, copies, parts and permutations; `placed_as` makes the arrays that have a place.
         if parent is not None:
             self.__class__ = LocalArray  # type: ignore[assignment]  # a view is made before its class is known
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "strides", "dtype"):
-            raise InputError(f"expected no new {name} of a DistArray, received {value!r}: use reshape, view or astype")
+            raise InputError(
+                f"expected {name} of a DistArray not to be set, received {value!r}: use reshape, view or astype"
+            )
         if name == "comm" and not (value is None or is_communicator(value)):
             raise InputError(f"expected comm to be an mpi4py.MPI.Comm or None, received {value!r}")
         super().__setattr__(name, value)
 
     def _like(self, array: Any, where: Distribution | None) -> Any:
-        """Return an array of this rank's with a distribution or, if it has none, as a plain ndarray."""
+        """Return a local array with a distribution or, if that is None, as a plain ndarray."""
         if where is None or array.shape != where.shape:
             return np.asarray(array)
         return placed_as(type(self), array, self.comm, where)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """Shape of the global array."""
+        """Return the shape of the global array."""
         return self._where.global_shape
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that are split."""
+        """Return the axes that are split."""
         return self._where.axes
 
     @property
     def local_slice(self) -> tuple[slice, ...]:
-        """Return where the local part lies in the global array."""
+        """Return the place of the local part in the global array."""
         return self._where.local_slice
 
     @property
     def distribution(self) -> Distribution:
-        """All of `global_shape`, `axes` and `local_slice`."""
+        """Return `global_shape`, `axes` and `local_slice` together."""
         return self._where
 
     # ---- what numpy makes of it ----------------------------------------------------------------
@@ -133,7 +136,7 @@ class PlacedArray(np.ndarray):
 
     @property
     def flat(self) -> Any:
-        """The elements of the local part, one after the other; parts of it are plain arrays."""
+        """Return an iterator over the elements of the local part; parts of it are plain arrays."""
         return np.asarray(self).flat
 
     @flat.setter
@@ -141,7 +144,7 @@ class PlacedArray(np.ndarray):
         np.asarray(self).flat[:] = values
 
     def transpose(self, *axes: Any) -> Any:
-        """Permute the axes, of the distribution as well."""
+        """Permute the axes of the array and of its distribution."""
         moved = super().transpose(*axes)
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         order = range(self.ndim)[::-1] if given is None else [int(axis) for axis in given]
@@ -149,32 +152,32 @@ class PlacedArray(np.ndarray):
 
     @property
     def T(self) -> Any:
-        """The transpose, also of the distribution."""
+        """Return the transpose, with its distribution."""
         return self.transpose()
 
     @property
     def mT(self) -> Any:
-        """The array with its last two axes swapped."""
+        """Return the array with its last two axes swapped."""
         return self.swapaxes(-1, -2)
 
     def swapaxes(self, axis1: Any, axis2: Any) -> Any:
-        """Swap two axes, of the distribution as well."""
+        """Swap two axes of the array and of its distribution."""
         order = list(range(self.ndim))
         order[axis1], order[axis2] = order[axis2], order[axis1]
         return self.transpose(order)
 
     def resize(self, *args: Any, **kwargs: Any) -> None:
-        """Raise `InputError`: the local part has the shape of its place."""
+        """Raise `InputError`, because the distribution fixes the shape of the local part."""
         self.shape = args
 
     def view(self, *args: Any, **kwargs: Any) -> Any:
-        """Make a view, as numpy does; one of another shape has no place."""
+        """Make a view, as numpy does; a view of another shape has no place in the global array."""
         viewed = super().view(*args, **kwargs)
         return self._like(viewed, self._where) if type(viewed) is LocalArray else viewed
 
     @property
     def real(self) -> Any:
-        """The real part, a view."""
+        """Return the real part as a view."""
         return self._like(np.asarray(self).real, self._where)
 
     @real.setter
@@ -183,7 +186,7 @@ class PlacedArray(np.ndarray):
 
     @property
     def imag(self) -> Any:
-        """The imaginary part, a view of complex numbers."""
+        """Return the imaginary part; a view if the numbers are complex."""
         return self._like(np.asarray(self).imag, self._where)
 
     @imag.setter
@@ -194,11 +197,11 @@ class PlacedArray(np.ndarray):
         return self.copy("K")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        # The communicator is that of the original: a copy of it would be another one.
+        # Keep the communicator of the original: a copy would be a different communicator.
         return self._like(np.asarray(self).__deepcopy__(memo), self._where)
 
     def __reduce__(self) -> Any:
-        # The communicator stays behind: it means nothing in another process.
+        # Leave the communicator out: it means nothing in another process.
         reduced: Any = super().__reduce__()
         make, args, state = reduced
         return make, args, (state, self._where)
@@ -219,7 +222,8 @@ class PlacedArray(np.ndarray):
 
 
 def placed_as(kind: type[Kind], array: np.ndarray, comm: Any, where: Distribution) -> Kind:
-    """Return a view of an array as the part of a global one, known to fit; `kind` is a `PlacedArray`."""
+    """Return a view of an array as a part of a global array. `kind` is a subclass of `PlacedArray`; the shape is not
+    checked."""
     placed: Any = np.asarray(array).view(LocalArray)
     placed.__class__ = kind
     placed.__dict__.update(comm=comm, _where=where)
@@ -232,7 +236,7 @@ def _local_part(array: Any) -> Any:
 
 
 def _of_one_distribution(arrays: Sequence[Any]) -> list[PlacedArray]:
-    """Return those of some arrays that are distributed, if element-wise arithmetic with them makes sense.
+    """Return the distributed arrays among some arrays, after a check that their element-wise arithmetic makes sense.
 
     Raises
     ------
@@ -245,9 +249,9 @@ def _of_one_distribution(arrays: Sequence[Any]) -> list[PlacedArray]:
 
 
 def _check_agreement(comm: Any, where: Distribution, array: PlacedArray) -> None:
-    """Refuse two arrays that are not distributed alike over the same ranks."""
+    """Raise an error if two arrays are not distributed alike over the same ranks."""
     if where is not array._where and not where.agrees_with(array._where):
-        # The same words on all ranks, where the shapes and axes tell the difference.
+        # If shapes or axes differ, the text is the same on all ranks.
         first, second = (
             (where, array._where)
             if (where.global_shape, where.axes) == (array.global_shape, array.axes)
@@ -266,20 +270,20 @@ def _size_of(comm: Any) -> str:
 
 
 def _in_place_of(result: Any, placed: list[PlacedArray]) -> Any:
-    """Return the result of element-wise arithmetic with some arrays at the place of one that has its shape."""
+    """Return the result of element-wise arithmetic with the place of the array that has the same shape."""
     if type(result) is np.ndarray:
         for array in placed:
             if array.shape == result.shape:
                 comm = array.comm
-                if comm is None:  # one that was unpickled
+                if comm is None:  # the array was unpickled
                     comm = next((item.comm for item in placed if item.comm is not None), None)
                 return placed_as(type(array), result, comm, array._where)
     return result
 
 
-# Of the same place as their argument.
+# The result has the place of the argument.
 _LIKE = {np.copy, np.empty_like, np.full_like, np.nan_to_num, np.ones_like, np.zeros_like}
-# Made of indexing, transposes and element-wise arithmetic. Others (roll, sort, ...) permute the local part.
+# Functions made of indexing, transposes and element-wise arithmetic. Others (roll, sort, ...) permute the local part.
 _MOVING = {
     np.angle,
     np.around,
@@ -304,7 +308,7 @@ def _given_out(kwargs: Any) -> tuple[Any, ...]:
 
 
 def _plain(result: Any) -> Any:
-    """Return what numpy returns, with plain arrays in it."""
+    """Convert numpy's result so that all arrays in it are plain."""
     if isinstance(result, tuple | list):
         made = map(_plain, result)
         return type(result)(*made) if hasattr(result, "_fields") else type(result)(made)
@@ -312,7 +316,7 @@ def _plain(result: Any) -> Any:
 
 
 def _local(name: str) -> Any:
-    """Make a method of ndarray one that gives plain arrays."""
+    """Wrap a method of ndarray so that it returns plain arrays."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
         result = getattr(super(PlacedArray, self), name)(*args, **kwargs)
@@ -323,7 +327,7 @@ def _local(name: str) -> Any:
 
 
 def _same_place(name: str) -> Any:
-    """Make a method of ndarray one that gives arrays of the same place, if they are of its shape."""
+    """Wrap a method of ndarray so that results of the same shape keep the place."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
         result = getattr(super(PlacedArray, self), name)(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Reductions of distributed arrays over all ranks.
+"""Reduces distributed arrays over all ranks.
 
 Every rank reduces its part; all ranks combine the results of the parts in the order of the ranks, so that every rank
 has the same number to the last bit. Sums of single-precision numbers are made in double precision. A sum over P ranks
@@ -84,7 +84,7 @@ def _combined(
     problem: str | None = None,
     **agreed: Any,
 ) -> Any:
-    """Reduce the parts and combine what was found (collective). A part that several ranks have counts once.
+    """Reduce the parts and combine the results (collective). A part that several ranks hold counts once.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Speeds of ranks, from times of computing: whether shares in proportion to them pay.
+"""Finds the speeds of ranks from their times of computing, and whether shares in proportion to them gain time.
 
-A rank's speed is its share of the work over the time that this takes while all ranks compute. New shares must gain by
-more than that speed errs, and those that follow from one half of the rounds must do so in the other: so ranks that are
-equal stay as they are.
+The speed of a rank is its share of the work over the time that it takes while all ranks compute. New shares must gain
+more than the error of the speeds, and shares that follow from one half of the rounds must gain in the other half. So
+equal ranks keep even shares.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MEASURE = "measure"  # in place of weights
-ROUNDS = 8  # in two halves
-ROUND_S = 0.06  # of computing; several turns of a scheduler that shares a core out
-STRAY = 1  # rounds of a half that something else may have disturbed
-LEAST_GAIN = 1.04  # what new shares must promise, or nothing changes
-RESOLUTION = 1000  # weights are integers up to that
+MEASURE = "measure"  # given instead of weights
+ROUNDS = 8  # rounds, in two halves
+ROUND_S = 0.06  # computing time of a round: several time slices of a scheduler
+STRAY = 1  # rounds in each half that other programs may have disturbed
+LEAST_GAIN = 1.04  # smallest expected gain for which shares are changed
+RESOLUTION = 1000  # largest weight; weights are integers
 
 
 def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tuple[tuple[float, ...], bool]:
@@ -27,7 +27,7 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     times_s : sequence of sequences of float
         Every rank's times of computing, round by round.
     shares : sequence of float
-        Every rank's part of the work. One without work is taken to be as fast as the others are on average.
+        Every rank's part of the work. A rank without work counts as fast as the average of the others.
     """
     all_shares, all_times = np.array(shares), np.array(times_s)
     works = all_shares > 0
@@ -36,8 +36,8 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     speeds = np.full(len(works), np.nan)
     speeds[works] = share / middle
     speeds[~works] = speeds[works].mean()
-    # If errors are normal, times differ from their median by 0.67 standard deviations in the median, and that of n of
-    # them errs by 1.25 deviations over the root of n.
+    # For normal errors the median distance of times from their median is 0.67 standard deviations, and the median of n
+    # times has an error of 1.25 standard deviations over the root of n.
     noise = 1.25 / 0.67 / times.shape[1] ** 0.5 * (np.median(abs(times - middle[:, None]), axis=1) / middle).max()
     half = times.shape[1] // 2
     first, second = times[:, :half], times[:, half:]
@@ -46,9 +46,9 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
 
 
 def _sure_gain(known_s: np.ndarray, other_s: np.ndarray, share: np.ndarray, ranks: int) -> float:
-    """Return what shares that follow from some rounds gain in other ones, but for `STRAY` of these.
+    """Return the gain, in all but `STRAY` rounds, of shares that follow from other rounds.
 
-    Ranks without work, which have no times, will get some as if they were as fast as the others on average.
+    Ranks without work have no times; they count as fast as the average of the others.
     """
     speeds = share / np.median(known_s, axis=1)
     fair = speeds / (speeds.mean() * ranks)
@@ -57,5 +57,5 @@ def _sure_gain(known_s: np.ndarray, other_s: np.ndarray, share: np.ndarray, rank
 
 
 def weights_of(speeds: Sequence[float]) -> tuple[int, ...]:
-    """Return speeds as small integers."""
+    """Round speeds to small integers, the weights."""
     return tuple(max(1, round(RESOLUTION * speed)) for speed in speeds)

@@ -1,4 +1,4 @@
-"""The route of an array through several transposes, with axes transformed in between, as stages."""
+"""Splits the route of an array through several transposes, with axes transformed in between, into stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .layout import AxisSwap
 
 @dataclass(frozen=True)
 class StageAxes:
-    """One exchange, cut along an axis, with the axes transformed unit by unit on either side.
+    """Describes a stage: one exchange, cut into units along an axis, with the axes that are transformed unit by unit
+    before and after it.
 
     Attributes
     ----------
@@ -20,9 +21,9 @@ class StageAxes:
     transpose : AxisSwap or None
         None: the stage ends in the rank's own memory.
     then : tuple of int
-        Axes transformed after it.
+        Axes transformed after the exchange, in order.
     along : int
-        The axis that is cut; transformed neither here nor there.
+        The axis that is cut; it is transformed neither before nor after the exchange.
     """
 
     first: tuple[int, ...]
@@ -31,7 +32,7 @@ class StageAxes:
     along: int
 
     def in_words(self, names: Sequence[str]) -> str:
-        """Return the operations in order, with the names of their axes."""
+        """Describe the operations of the stage in order, with the names of their axes."""
         exchange = (
             []
             if self.transpose is None
@@ -41,13 +42,13 @@ class StageAxes:
 
 
 def axis_names(dimensions: int) -> tuple[str, ...]:
-    """Return the names of the axes of an array: the batch's, axis 0, and those of a field of so many `dimensions`."""
+    """Return the names of an array's axes: the batch (axis 0), and the axes of a field with `dimensions` dimensions."""
     fields = ("z", "y", "x")[-dimensions:] if dimensions <= 3 else tuple(f"axis {axis}" for axis in range(dimensions))
     return ("the batch", *fields)
 
 
 def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Return the operations along some axes, in order; an empty result without axes."""
+    """Describe the FFTs along some axes in order; empty if there are no axes."""
     return ["FFTs along " + " and ".join(names[axis] for axis in axes)] if axes else []
 
 
@@ -59,13 +60,13 @@ def stages(
     Parameters
     ----------
     route : list
-        Groups of axes (tuples) to transform, with a `AxisSwap` or None between each two; all axes of a
-        group are whole there. None puts an end to a stage where nothing is exchanged.
+        Groups of axes (tuples) to transform, with an `AxisSwap` or None between any two groups. All axes of a group are
+        whole at that point. None ends a stage without an exchange.
     axes : sequence of int
         The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed: stages
         that are cut along it alone leave nothing to be done when they are complete.
     last : int, optional
-        The axis that is transformed last of all: that of a real result.
+        The axis that is transformed last: for a real result, the half axis.
     in_place : bool
         The best axis to cut along may wait until the last stage is complete, if that joins it and
         nothing else is left but `last`: without that, it is transformed where it is.

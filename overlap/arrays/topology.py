@@ -21,7 +21,7 @@ def is_freed(comm: MPI.Comm) -> bool:
 def same_ranks(first: Any, second: Any) -> bool:
     """Return whether two communicators have the same ranks, in the same order (local).
 
-    Nothing else than a communicator has the ranks of one, nor has one that was freed.
+    False also if one of them is no communicator or has been freed.
     """
     if first is second:
         return True
@@ -42,13 +42,12 @@ def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
 def subcomms(runtime: Any, grid: tuple[int, ...]) -> tuple[Any, ...]:
     """Return the runtime's communicators along the dimensions of a grid (collective the first time).
 
-    Along a dimension, a communicator joins the ranks that differ in this coordinate alone; see
-    `coordinates`.
+    The communicator along a dimension joins the ranks whose other coordinates are equal; see `coordinates`.
 
     Parameters
     ----------
     runtime : Runtime
-        It keeps the communicators and frees them when it closes.
+        The runtime keeps the communicators, and frees them when it closes.
     grid : tuple of int
         The product is the number of ranks.
 

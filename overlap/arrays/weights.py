@@ -126,8 +126,8 @@ def checked_shares(given: Any, lengths: Sequence[int], parts: Sequence[int]) -> 
     for axis, each in counts_by_axis.items():
         if len(each) != parts[axis] or min(each) < 0 or sum(each) != lengths[axis]:
             return {}, (
-                f"expected shares of axis {axis} to be {parts[axis]} numbers from 0 on that are {lengths[axis]} in "
-                f"all, received {repr_of(each)}"
+                f"expected shares of axis {axis} to be {parts[axis]} integers >= 0 with the sum {lengths[axis]}, "
+                f"received {repr_of(each)}"
             )
     return counts_by_axis, None
 

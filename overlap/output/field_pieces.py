@@ -1,4 +1,4 @@
-"""Sending a field to the rank that writes it: in pieces, the slices of a pipeline."""
+"""Sends a field to the rank that writes it, in pieces, which are the slices of a pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Box = tuple[slice, ...]
 
 
 def chunk_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the shape of the pieces of an array, as large as they may be: leading axes are cut first."""
+    """Return the shape of the largest pieces of an array that are allowed; leading axes are cut first."""
     return tuple(
         max(1, min(length, PIECE_NBYTES // max(1, itemsize * prod(shape[axis + 1 :]))))
         for axis, length in enumerate(shape)
@@ -40,7 +40,8 @@ def boxes(shape: Sequence[int], itemsize: int) -> list[Box]:
 
 
 def holders(everyone: Sequence[Box]) -> list[Box | None]:
-    """Return what each rank sends of a field, given the parts of all: None if a rank before has the same."""
+    """Return the part of a field that each rank sends, given the parts of all; None if an earlier rank has the same
+    part."""
     bounds = [tuple((part.start, part.stop) for part in box) for box in everyone]
     return [box if bounds.index(bounds[rank]) == rank else None for rank, box in enumerate(everyone)]
 
@@ -55,7 +56,7 @@ def _shape(box: Box) -> tuple[int, ...]:
 
 
 class FieldPieces:
-    """The fields of one step on their way to the file.
+    """The fields of one step, cut into pieces that are sent to the file's rank.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ class FieldPieces:
     held : dict of str to list
         Their `holders`.
     file : h5py.File or None
-        Where the pieces go, on rank 0: to the end of the first axis of the data set.
+        The file, on rank 0: pieces are stored at the end of the first axis of the data sets.
     exchange : {None, "f4"}
     """
 
@@ -81,17 +82,17 @@ class FieldPieces:
         self.pieces = [(name, box) for name in arrays for box in boxes(stored[name].shape, self._dtypes[name].itemsize)]
 
     def parts(self, piece: tuple[str, Box]) -> list[Box | None]:
-        """Return what each rank sends of a piece."""
+        """Return the part of a piece that each rank sends."""
         name, box = piece
         return [None if held is None else overlapping(box, held) for held in self._held[name]]
 
     def counts(self, piece: tuple[str, Box]) -> list[int]:
-        """Return how many bytes each rank sends of a piece."""
+        """Return the number of bytes of a piece that each rank sends."""
         size = self._dtypes[piece[0]].itemsize
         return [0 if part is None else size * count(part) for part in self.parts(piece)]
 
     def pack(self, piece: tuple[str, Box], rank: int, buffer: np.ndarray) -> None:
-        """Copy what this rank sends."""
+        """Copy this rank's part of a piece into the send buffer."""
         name, part = piece[0], self.parts(piece)[rank]
         if part is not None:
             array, dtype = self._arrays[name], self._dtypes[name]

@@ -1,4 +1,4 @@
-"""The HDF5 file of an `Output`, as the rank that writes it makes and changes it."""
+"""Makes and changes the HDF5 file of an `Output`, on the rank that writes it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .field_pieces import chunk_of
 from .problems import MARK, STEP, TIME, Stored
 
 VERSION = 1
-_FORMAT = ("v110", "v110")  # readers since 2017; its superblock tells where the file ends
+_FORMAT = ("v110", "v110")  # readable since 2017; the superblock of this version contains the end of the file
 
 Known = tuple[list[int], list[float], dict[str, Stored], dict[str, Any]]
 
 
 def known(path: Path, mode: str) -> Known | None:
-    """Return steps, times, fields and attributes of a file; None if it is to be made.
+    """Return steps, times, fields and attributes of a file; None if the file does not exist yet.
 
     Raises
     ------
     OSError
-        It cannot be opened or made, or is no `Output`'s.
+        The file cannot be opened or made, or an `Output` did not write it.
     """
     if mode == "w" or (mode == "a" and not path.exists()):
         if problem := unwritable(path):
@@ -54,8 +54,8 @@ def created(
     attrs: Mapping[str, Any],
     exchange: str | None,
 ) -> Iterator[Any]:
-    """Return a new file, with data sets and without steps; it takes the place of an old one when the block ends."""
-    undo(path)  # what is left beside an old file would spoil the new one
+    """Yield a new file, with data sets and without steps; it replaces an old file when the block ends."""
+    undo(path)  # the undo file of an old file would damage the new one
     with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
         with hdf5().File(disk, "w", libver=_FORMAT) as file:
             file.attrs.update(attrs)
@@ -84,14 +84,14 @@ def created(
 
 @contextmanager
 def changed(path: Path) -> Iterator[Any]:
-    """Return the file, whose changes are made when the block ends."""
+    """Yield the file; its changes take effect when the block ends."""
     undo(path)
     with changing(path) as disk, hdf5().File(disk, "r+", libver=_FORMAT) as file:
         yield file
 
 
 def extend(file: Any, count: int, values: Mapping[str, Any]) -> None:
-    """Make room for one step more than `count`, and write its numbers."""
+    """Make room for one more step than `count`, and write its numbers."""
     for name, value in values.items():
         file[name].resize(count + 1, 0)
         if file[name].ndim == 1:

@@ -19,7 +19,7 @@ TIME, STEP, MARK = "time", "step", "overlap_output"  # names in the file
 
 
 class Stored(NamedTuple):
-    """What an `Output` knows of one of its fields.
+    """Describes a field of an `Output`.
 
     Attributes
     ----------
@@ -60,12 +60,12 @@ def opening_problem(path: Any, mode: Any, attrs: Any, dims: Any, coords: Any) ->
     except Exception:
         return f"expected coords to be numbers, received {repr_of(coords):.200}"
     if MARK in (attrs or {}):
-        return f"expected attrs without {MARK!r}, which tells that the file is an Output's"
+        return f"expected attrs without {MARK!r}, which marks the file as an Output's"
     return None
 
 
 def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
-    """Return what is wrong with fields by name, or None; there may be `numbers` among them."""
+    """Return what is wrong with a dictionary of fields, or None; `numbers` says whether it may contain numbers."""
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
         return f"expected fields by name, {{'u': u}}, received {repr_of(fields):.200}"
     for name, value in fields.items():
@@ -92,12 +92,12 @@ def layout_problem(
             return str(error)
         for axis, values in axes.items():
             if axis in (*like, TIME, STEP) or lengths.setdefault(axis, len(values)) != len(values):
-                return f"expected axes of one length each, and not called like a field, received {axis!r}"
+                return f"expected axes with one length each and other names than the fields, received {axis!r}"
     return None
 
 
 def stored_problem(field: DistArray, name: str, fields: Mapping[str, Stored], path: Any) -> str | None:
-    """Return what is wrong with an array to be filled with a field of a file, or None."""
+    """Return what is wrong with an array that is to be filled with a field of a file, or None."""
     known = fields.get(name)
     if known is None or not known.shape:
         return f"expected fields of {str(path)!r}, which has {listed(fields)}, received {name!r}"
@@ -125,15 +125,15 @@ def step_problem(step: Any) -> str | None:
 
 
 def shown(value: Any) -> Any:
-    """Return a value that can be compared with those of other ranks."""
+    """Return a value in a form that can be compared with those of other ranks."""
     return value if isinstance(value, str | int | float | np.number) else repr_of(value)
 
 
 def series(steps: Sequence[int]) -> str:
-    """Return which steps there are."""
+    """Return the numbers of the steps in words."""
     return f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
 
 
 def listed(fields: Mapping[str, Stored]) -> str:
-    """Return what is known of fields."""
+    """Return names, shapes and types of fields in words."""
     return ", ".join(f"{name} {shape} {np.dtype(dtype)}" for name, (shape, dtype) in fields.items())
