@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from mpi4py import MPI
 
 ABORT_GRACE_S = 5.0
-MPI_GRACE_S = 2.0  # for MPI's own abort, which does not always return
-PRINT_GRACE_S = 0.3  # for the launcher to forward the output before it kills the job
+MPI_GRACE_S = 2.0  # time for MPI's own abort, which does not always return
+PRINT_GRACE_S = 0.3  # time for the launcher to forward the output before it kills the job
 EXIT_STATUS = 75
 
 

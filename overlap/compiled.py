@@ -44,10 +44,10 @@ from numba.extending import intrinsic as _intrinsic
 from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
-_TURN_S = 30.0  # for another process to compile a function that this one needs
-_others_come = True  # after one wait without success this process waits no more
+_TURN_S = 30.0  # time for another process to compile a function that this one needs
+_others_come = True  # false after one wait without success: this process then never waits again
 _LOOK_S = 0.005
-_DIGEST_NBYTES = 32  # of SHA-256
+_DIGEST_NBYTES = 32  # length of a SHA-256 digest
 
 Compilation = tuple[Any, Callable[..., Any]]
 """The result of an intrinsic: its signature, and the function that writes its code."""
@@ -195,7 +195,7 @@ class _CodeFiles:
             end_s = monotonic() + _TURN_S
             while _others_come and not _locked(turn):
                 waited = True
-                _others_come = monotonic() < end_s  # if not, the other process has been stopped or is slow
+                _others_come = monotonic() < end_s  # false if the other process was stopped or is slow
                 sleep(_LOOK_S)
         return waited
 
@@ -225,7 +225,7 @@ class _CodeFiles:
         text = repr([str(part) for part in key])
         if " at 0x" in text:
             return None
-        if self._source is None:  # not before the modules are complete
+        if self._source is None:  # computed late, when all modules are complete
             self._source = source_digest(self._function, self._options)
         return self._folder / f"{self._name}.{self._source}-{_digest(text.encode())}.nbc"
 

@@ -19,7 +19,7 @@ from .losses import guarded
 
 POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
 _POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
-_SHORT_S = 0.02  # in a longer wait the rank sleeps
+_SHORT_S = 0.02  # a rank sleeps in waits that are longer
 _SLEEP_S = 0.0005
 _INPUT, _LOSS, _OTHER = "input", "loss", "other"
 
@@ -82,7 +82,7 @@ class BoundedWait:
 
     def __init__(self, deadline_s: float | None) -> None:
         self._deadline_s = deadline_s
-        self._number: object = None  # of the event that the rank waits for
+        self._number: object = None  # number of the event that the rank waits for
         self._since = 0.0
 
     def check(self, number: object, what: str, who: Callable[[], str]) -> None:

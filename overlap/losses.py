@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from .errors import ClosedError, RankLost
 
-KNOWN_S = 0.5  # for MPI to report which rank is lost, after it has reported a loss
+KNOWN_S = 0.5  # time for MPI to report which rank is lost, after it has reported a loss
 OTHER_S = 0.1  # the same, if MPI has only reported that a call has failed
 _POLL_S = 0.001
 _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED

@@ -155,7 +155,7 @@ def _await(state: Words, buffer: int, agreed: int) -> None:
 
 @njit
 def _tested(state: Words, content: Words) -> bool:
-    flag = state[protocol.SCRATCH] + 3 * LINE  # with MPI's status behind it
+    flag = state[protocol.SCRATCH] + 3 * LINE  # a flag, followed by MPI's status
     code = call_mpi(state[protocol.MPI_TEST], (content[REQUEST], flag, flag + 16))
     if code != 0:
         content[ACTIVE] = 0

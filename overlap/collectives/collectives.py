@@ -31,7 +31,8 @@ _IN_PLACE = {calls.Scatter: _RECEIVE}  # the array that may be `MPI.IN_PLACE`; i
 # The array that matters on the root alone.
 _ROOTS_OWN = {calls.Scatter: _SEND, calls.Gather: _RECEIVE, calls.Reduce: _RECEIVE}
 _WHOLE = (calls.Reduce, calls.Allreduce)  # collectives whose two arrays are equally long
-_UNKNOWN = NumbaError, NotImplementedError, OverflowError  # for types that numba cannot compile and too large numbers
+# Raised for types that numba cannot compile, and numbers that are too large.
+_UNKNOWN = NumbaError, NotImplementedError, OverflowError
 _ABSENT = object()  # an argument that a collective does not have
 _AS_BYTES = "egG"  # numeric types that are passed as bytes: half and long precision
 

@@ -84,9 +84,9 @@ class InterNodeTransport(CollectiveTransport):
     def __init__(self, comm: MPI.Intracomm, state: np.ndarray, far: Sequence[int]) -> None:
         self._comm, self._state, self._far = guarded(comm.Dup(), comm), state, far
         self._notes = FailureChannel(self._comm, _NOTE)
-        self._failed: dict[int, tuple[_Note, RankFailure]] = {}  # by rank
-        self._questions: dict[int, int] = {}  # by rank, the round about which it asks
-        self._asked: dict[int, int] = {}  # by rank, the round about which this rank has asked it
+        self._failed: dict[int, tuple[_Note, RankFailure]] = {}  # the failure of each rank
+        self._questions: dict[int, int] = {}  # for each rank, the round about which it asks
+        self._asked: dict[int, int] = {}  # for each rank, the round about which this rank has asked it
         self._answers: dict[int, _Note] = {}
         self._buffers: list[MessageBuffer] = []
         self._sent_to, self._received_from = np.zeros((2, comm.size), np.int64)

@@ -36,7 +36,7 @@ FROM_NBYTES = 2**15
 SIZES = tuple(2**power for power in range(16, 23))  # measured lengths; the next longer one decides for a message
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 5, 0.001
-_SLOW_S = 0.02  # for calls that take longer, one is enough
+_SLOW_S = 0.02  # a call that takes longer is timed once only
 _CLEARLY = 0.95  # MPI is used if its time is below this share of the window's
 
 

@@ -91,7 +91,7 @@ _METHODS: dict[str, Any] = {
 def _register(name: str, method: Any) -> None:
     # numba compares the signature of the method with that of the function that it compiles.
     @overload_method(CollectivesType, name)
-    @wraps(method)  # for its arguments
+    @wraps(method)  # gives the wrapper the method's arguments
     def for_types(*types: Any, **named_types: Any) -> Any:
         return method
 

@@ -110,7 +110,7 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
         if self.vectors is None:
             found: tuple[np.ndarray, ...] = super().compute_1dspectra(energy_fft)
             return found
-        energy = self._compute_spectrum3d_loc(energy_fft)  # of both halves of the spectrum
+        energy = self._compute_spectrum3d_loc(energy_fft)  # sums over both halves of the spectrum
         spectra = []
         for axis, wavenumbers in enumerate(self.oper_fft.get_k_adim_loc()):
             along = energy.sum(axis=tuple({0, 1, 2} - {axis}))

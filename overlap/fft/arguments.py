@@ -94,7 +94,7 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
     waves = [kind for kind in kinds if kind not in REAL_KINDS]
     if dtype.kind == "f" and waves and waves != ["c2c"] * (len(waves) - 1) + ["r2c"]:
         return (
-            f"expected kinds of which the last of 'c2c' and 'r2c' is 'r2c', and no other is, as {dtype} data are real, "
+            f"expected, for {dtype} data, kinds with 'r2c' along the last axis with FFTs and 'c2c' along the others, "
             f"received {kinds}"
         )
     for name, kind, length in zip(axes, kinds, shape[-count:]):

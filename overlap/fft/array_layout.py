@@ -114,7 +114,7 @@ def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
     """Return what is wrong with the process grid of a layout of an `FFT3` over some ranks, or None."""
     grid = layout.grid
     if grid is None and layout.shares and ranks > 1:
-        return "expected a grid with shares, which are of its rows and columns, received grid=None"
+        return "expected grid together with shares, which belong to its rows and columns, received grid=None"
     if grid is not None:
         sizes = integers(grid)
         if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != ranks:

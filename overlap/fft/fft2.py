@@ -36,7 +36,8 @@ class FFT2(FourierPlan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        See `Plan`; all ranks of the runtime. For several workers:
+        The ranks over which arrays are split. From a communicator the plan makes a runtime with one worker, and closes
+        it at its end; a runtime stays open. For several workers:
         ``with overlap.Runtime(comm, workers=4) as rt, overlap.FFT2(rt, shape) as plan``.
     shape : tuple of int
         Global shape in real space, ``(..., ny, nx)``; the leading axes are the batch.

@@ -29,7 +29,8 @@ class FFT3(FourierPlan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        See `Plan`; all ranks of the runtime. For several workers:
+        The ranks over which arrays are split. From a communicator the plan makes a runtime with one worker, and closes
+        it at its end; a runtime stays open. For several workers:
         ``with overlap.Runtime(comm, workers=4) as rt, overlap.FFT3(rt, shape) as plan``.
     shape : tuple of int
         Global shape ``(..., nz, ny, nx)`` of the resolved grid; the leading axes are the batch.

@@ -41,7 +41,8 @@ class FFTN(FourierPlan):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        See `Plan`; all ranks of the runtime.
+        The ranks over which arrays are split. From a communicator the plan makes a runtime with one worker, and closes
+        it at its end; a runtime stays open.
     shape : tuple of int
         Global shape in real space.
     dtype : dtype
@@ -139,7 +140,7 @@ class FFTN(FourierPlan):
         if not 1 <= len(self._lengths_given) <= MOST_AXES:
             return f"expected a shape of 1 to {MOST_AXES} axes, received {shown(self._lengths_given)}"
         if wanted is None:
-            return f"expected axes from {-count} to {count - 1}, one or more and each once, received others"
+            return f"expected at least one axis, each from {-count} to {count - 1} and given once, received others"
         if split is not None and not 1 <= len(split) <= 2:
             return f"expected split to be one axis or two, each from {-count} to {count - 1}, received others"
         if problem := default_problem(layout, self._kind, ("dealias",)):
@@ -177,7 +178,7 @@ class FFTN(FourierPlan):
             elif len(chosen) == count:  # no other axis can be split
                 return (
                     f"expected axis {axis}, which stays split over {size} ranks, to have a length that is a product of "
-                    f"two numbers of at least {size}, received {length}; the next ones that will do are "
+                    f"two numbers of at least {size}, received {length}; the next valid lengths are "
                     f"{', '.join(map(str, next_lengths(length, size)))}"
                 )
         if ranks > 1 and not self._factors:
@@ -225,7 +226,7 @@ class FFTN(FourierPlan):
     def _place(self) -> None:
         splits: list[int | None] = [None] * (len(self._cut) + 1)
         for dimension, axis in enumerate(self.split):
-            if self._grid[dimension] > 1 or len(self._grid) == 1:  # as in `FFT3`
+            if self._grid[dimension] > 1 or len(self._grid) == 1:  # the rule of `FFT3`
                 splits[self._at[axis]] = dimension
         self._here = Layout(tuple(splits), self._grid, self._weights)
         whole, apart = (

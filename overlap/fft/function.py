@@ -99,8 +99,8 @@ class Function:
             self.inputs = inputs - shared
         if self.problem is None and _is_async(function):
             self.problem = (
-                f"expected an ordinary function, received {_name_of(function)}, an async one: what "
-                "acts on real-space fields awaits nothing"
+                f"expected an ordinary function, received {_name_of(function)}, an async one: a "
+                "function of real-space fields awaits nothing"
             )
         self.outputs, self.shared = outputs, shared
         self.takes_out = "out" in parameters

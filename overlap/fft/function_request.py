@@ -79,7 +79,7 @@ class FunctionRequest:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of the plan that serves the request."""
+        """Return the arguments of the plan that serves the request."""
         return {"norm": self.norm, "exchange": self.exchange}
 
     def agreed(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def real_space(kind: Kind, request: FunctionRequest, held_shape: tuple[int, ...]
     for axis, length in zip(request.axes, request.s or ()):
         lengths[axis] = length
     dtype = request.dtype.newbyteorder("=")
-    if dtype.kind not in "fc":  # as scipy does
+    if dtype.kind not in "fc":  # the types that scipy converts
         dtype = np.dtype(float)
     elif dtype == np.float16:
         dtype = np.dtype(np.float32)
@@ -239,7 +239,7 @@ def global_shape_of(request: FunctionRequest, runtime: Runtime) -> tuple[int, ..
     total = sum(lengths)
     if lengths != [part.stop - part.start for part in block(total, runtime.coordinator.size)]:
         raise InputError(
-            f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
+            f"expected even parts along axis {axis}, of which the first are longer by one if the split is uneven, "
             f"received {lengths}"
         )
     return (*shape[:axis], total, *shape[axis + 1 :])

@@ -84,13 +84,13 @@ class _Plans:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
-        self._kept: dict[tuple, _Kept] = {}  # with the same keys on all ranks
+        self._kept: dict[tuple, _Kept] = {}  # the keys are the same on all ranks
         self._calls = 0
         self.served: dict[tuple, tuple[_Kept, Transform]] = {}
 
     @property
     def base(self) -> Runtime:
-        """The runtime on which all ranks synchronize (collective the first time)."""
+        """Return the runtime on which all ranks synchronize (collective the first time)."""
         return self._runtime(1)
 
     def call(self, kept: _Kept, run: Transform, x: np.ndarray) -> DistArray:
@@ -221,7 +221,7 @@ def _agreed(
     if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
     plans, ranks = _plans.of(rendezvous), rendezvous.size
-    base = plans.base  # for any request: ranks with different requests must synchronize on the same runtime
+    base = plans.base  # the same runtime for any request, because ranks with different requests must synchronize
     if not met:
         try:
             base.coordinator.enter("looking for a plan", {})

@@ -169,7 +169,7 @@ class Plan(OnRuntime):
                 None
                 if None not in sides
                 else (
-                    "expected arrays distributed as real or spectrum of the plan are, received "
+                    "expected arrays with the distribution of the plan's real or spectrum, received "
                     f"{arrays[sides.index(None)]!r:.80}"
                 ),
                 sides=sides,

@@ -25,7 +25,7 @@ from .arguments import DTYPES
 
 SERVED = ("fft2", "ifft2", "fftn", "ifftn", "rfft2", "irfft2", "rfftn", "irfftn")
 
-LEAST_POINTS = 2**16  # of an array; for fewer, scipy takes less than about half a millisecond
+LEAST_POINTS = 2**16  # least size of an array: for smaller ones scipy takes less than about half a millisecond
 
 
 def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

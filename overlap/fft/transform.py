@@ -39,8 +39,8 @@ Progress = Callable[[str, float, float], None]
 Steps = Callable[[Sequence[ArrayReference], Sequence[ArrayReference]], Iterable[Iterable[Any]]]
 """As `Transform.steps`."""
 
-LOCAL_NBYTES = 2**24  # of a rank's arrays: for larger ones the cost of a pipeline is negligible
-SHARED_NBYTES = 2**20  # the same if other workers can share the work
+LOCAL_NBYTES = 2**24  # size of a rank's arrays beyond which the cost of a pipeline is negligible
+SHARED_NBYTES = 2**20  # the same, if other workers can share the work
 
 
 class Key:
@@ -108,10 +108,10 @@ class Transform(Uncopied):
         self.planning = False  # true while arrays hold no user data
         self.refinement: Refinement | None = None  # compares, in the next calls, settings that a model has chosen
         self._released = False
-        self._pipelines: Any = None  # for `settings`
-        self._kernels: Any = None  # for `settings`
-        self._memory: Any = None  # of all slots
-        self._result_memory: list[ResultMemory] | None = None  # for calls without `out`
+        self._pipelines: Any = None  # made for `settings`
+        self._kernels: Any = None  # made for `settings`
+        self._memory: Any = None  # memory of all slots
+        self._result_memory: list[ResultMemory] | None = None  # memory of results of calls without `out`
         self._bound = BoundArrays()
         self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
         self._own_workspace: Any = None  # on one rank: steps and scratch memory for whole calls, and their schedules

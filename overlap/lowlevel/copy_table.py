@@ -25,13 +25,14 @@ COPY, COPY_ITEMS, CONVERT, CONVERT_ITEMS, OTHERS = range(5)
 OPERATION = 0
 SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base, and bytes; the step is for modules that repeat rows
 TARGET, TARGET_OFFSET, TARGET_STEP = 4, 5, 6
-LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # of four axes each
+LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # first columns, with four axes each
 ELEMENT = 19  # bytes of an element, or 0 if the innermost axis is a contiguous run
 SCALE = 20  # bits of a float64 factor, in a copy of runs of real numbers of `PRECISION` bytes
 PRECISION = 21  # 0: not scaled
 CONVERSION = 21  # a conversion of real numbers, which are scaled, too; lengths count bytes of the source
 TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles are rounded to singles and stored as doubles
-_CONVERSIONS = {(8, 4): TO_SINGLE, (4, 8): TO_DOUBLE, (8, 8): THROUGH_SINGLE}  # by bytes of source and target
+# (bytes of source, bytes of target) -> conversion
+_CONVERSIONS = {(8, 4): TO_SINGLE, (4, 8): TO_DOUBLE, (8, 8): THROUGH_SINGLE}
 FLAG = 22  # the address of a word that becomes 1 if a finite number is too large for the other type
 ARGUMENTS = 7  # first argument of other operations
 # Items, bytes of an item (real numbers of an item that is converted), addresses of the positions.

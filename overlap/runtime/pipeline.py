@@ -114,7 +114,7 @@ class Pipeline(Uncopied):
         self._used = threads.coordinator.exclusive.used(self._call)
         self._placements = PlacementChoice(threads.workers, options.local)
         self.load = Load()
-        self._headers: dict[tuple[int, str], Header] = {}  # of calls without `agree`
+        self._headers: dict[tuple[int, str], Header] = {}  # headers of calls without `agree`
         ways = ("poll", "block", "off") if threads.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 

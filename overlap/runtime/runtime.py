@@ -238,7 +238,7 @@ class Runtime(Resource):
                 self._over()
 
     def _release(self, closing: ExitStack) -> None:
-        """Have `closing` end, as its last steps, what belongs to this rank alone."""
+        """Let `closing`, as its last steps, end the threads and pools of this rank."""
         self.closed = True
         closing.push(self._pools)
         closing.callback(self._threads.close)

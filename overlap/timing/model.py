@@ -189,7 +189,7 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     compute_s = seconds("compute_s", compute_s)
     weights = speeds if weights is None else weights
     if not speeds or len(speeds) != len(weights) or not all(0 < each < math.inf for each in (*speeds, *weights)):
-        raise ValueError(f"expected as many positive speeds and weights, received {speeds!r} and {weights!r}")
+        raise ValueError(f"expected equally many positive speeds and weights, received {speeds!r} and {weights!r}")
     whole = math.fsum(weights)
     return compute_s * len(speeds) * max(weight / (speed * whole) for speed, weight in zip(speeds, weights))
 

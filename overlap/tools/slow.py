@@ -40,7 +40,7 @@ def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | Non
                 f"with {share:g}"
             )
     if shares and cores < ranks:
-        return f"expected a core for each of {ranks} ranks where some are slow, received {cores} core(s)"
+        return f"expected a core for each of {ranks} ranks if some are slow, received {cores} core(s)"
     return None
 
 

@@ -274,16 +274,16 @@ def refused(comm):
             FFTN(comm, shape, dtype, **options)
 
     no("1 to 6 axes", shape=(2,) * 7)
-    no("expected axes from -2 to 1", axes=(0, 0))
-    no("expected axes from -2 to 1", axes=(2,))
-    no("expected axes from -2 to 1", axes=())
+    no("expected at least one axis, each from -2 to 1", axes=(0, 0))
+    no("expected at least one axis, each from -2 to 1", axes=(2,))
+    no("expected at least one axis, each from -2 to 1", axes=())
     no("expected split to be one axis or two", split=(0, 1, 1))
     no("expected split to be one axis or two", split=7)
     no("expected grid to be 1 positive integers", layout={"grid": (comm.size, 1)})
     no("dealias=None", layout={"dealias": "3/2"})
     for kinds in (("c2c",), ("dct2", "c2c", "c2c"), ("r2c", "c2c"), "c2c", ("dct9", "c2c")):
         no("expected kinds", kinds=kinds)
-    no("expected kinds of which the last", dtype="f8", kinds=("r2c", "c2c"))
+    no("kinds with .r2c. along the last axis", dtype="f8", kinds=("r2c", "c2c"))
     for s in ((4,), (4, 0), (4.5, 2), 3, (1, 2, 3)):
         no("expected s to be None or 2 positive integers", s=s)
     if comm.size > 1:

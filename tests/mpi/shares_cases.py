@@ -238,7 +238,9 @@ def refused(comm):
         raises_everywhere(
             comm, InputError, "in both spaces", lambda: FFT2(comm, (4, 8, 8), layout={"shares": both, "restore": True})
         )
-        raises_everywhere(comm, InputError, "a grid", lambda: FFT3(comm, (8, 8, 8), layout={"shares": both}))
+        raises_everywhere(
+            comm, InputError, "grid together with shares", lambda: FFT3(comm, (8, 8, 8), layout={"shares": both})
+        )
     raises_everywhere(
         comm, InputError, "no other", lambda: overlap.Bracket(comm, (3, 4, 8, 5), layout={"shares": both})
     )

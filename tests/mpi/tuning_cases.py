@@ -192,7 +192,7 @@ def bad_files(comm, path):
         ("", "cut off"),
         ("[" * 10**5, "cut off"),
         (good.replace("[]", "[NaN]"), "NaN is no number"),
-        (tuning_file.text_of([entry]), "lack something"),
+        (tuning_file.text_of([entry]), "missing or unknown fields"),
     ):
         if comm.rank == 0:
             Path(path).write_text(text)

@@ -196,7 +196,7 @@ def balanced(comm, path):
             raises_everywhere(
                 comm,
                 InputError,
-                "distributed as real or spectrum of the plan",
+                "with the distribution of the plan's real or spectrum",
                 lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local),
             )
             # What gains nothing changes nothing: neither equal speeds nor shares that turned out slower.

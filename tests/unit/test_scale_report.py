@@ -97,7 +97,7 @@ def test_a_part_and_differences_are_said(tmp_path):
     a = written(tmp_path / "a.json", record(2), complete=False)
     b = written(tmp_path / "b.json", record(4), commit="abc", notes=["no links of 9gbit"])
     notes = merge.merge([a, b])[1]
-    assert notes[0] == f"{a} is a part: its run did not come to the end"
+    assert notes[0] == f"{a} is incomplete: its run did not end"
     assert notes[1] == "no links of 9gbit" and "several commits: " in notes[2]
 
 

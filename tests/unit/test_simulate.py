@@ -548,7 +548,7 @@ def test_uneven_computing_has_a_formula():
     assert model.uneven_compute_s(1.0, (7, 4)) == pytest.approx(2 / 11)
     assert model.uneven_compute_s(1.0, (7, 4), (1, 1)) == pytest.approx(1 / 4)
     for bad in (((), None), ((1, 0), None), ((1, 1), (1,)), ((1, inf), None)):
-        with pytest.raises(ValueError, match="as many positive speeds"):
+        with pytest.raises(ValueError, match="equally many positive speeds"):
             model.uneven_compute_s(1.0, *bad)
 
 

@@ -191,7 +191,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path, change):
     (name,) = change
     del damaged["transforms"]["forward"][name]
     _with_the_right_digest(path, damaged)
-    refused(path, "lack something")
+    refused(path, "missing or unknown fields")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "9" * 5000])

@@ -162,7 +162,7 @@ class Climbs:
             self.flush()
         finally:
             self._noting = outer
-            for field, start, _ in self._noted.values():  # after an error
+            for field, start, _ in self._noted.values():  # fields left behind by an error
                 field.preset_layout(self._dist.layouts[start])
             self._noted.clear()
 

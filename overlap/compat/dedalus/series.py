@@ -209,7 +209,7 @@ class ChebyshevSeries(Lines):
         shape, dtype = shape_of(source), source.views[0].dtype
         other_lengths = [*shape[:axis], *shape[axis + 1 :]]
         grid = room.array((self.points, *other_lengths), dtype)
-        numbers = dtype.itemsize // REAL.itemsize  # of an element
+        numbers = dtype.itemsize // REAL.itemsize  # real numbers in an element
         real = View.contiguous(
             SCRATCH, (self.points, prod(other_lengths) * numbers), REAL, grid.offset // REAL.itemsize
         )

@@ -18,7 +18,7 @@ class Shared:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._runtimes: dict[int, Runtime] = {}  # by number of workers
+        self._runtimes: dict[int, Runtime] = {}  # number of workers -> runtime
         self._plans: dict[int, int] = {}  # number of plans on each
         self._freed = False
 

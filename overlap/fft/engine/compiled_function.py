@@ -68,7 +68,7 @@ class CompiledFunction:
             self._failed[0] = 0
             raise RuntimeError(
                 f"expected {self._name} to return arrays of its arguments' shape, received an exception "
-                f"from compiled code; {self._name}.py_func, uncompiled, tells which"
+                f"from compiled code; call {self._name}.py_func, which is not compiled, to see it"
             )
 
 
@@ -91,7 +91,7 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     if returned is None and places.shared and _returned(function, places, False) is not None:
         raise InputError(
             f"expected a function of shared fields that are read-only, received {function.function.__name__}, which "
-            "writes to one, or was compiled for others (types.Array(..., readonly=True) in its signature mends that)"
+            "writes to one, or was compiled for writeable ones; use types.Array(..., readonly=True) in its signature"
         )
     if returned is None or (function.takes_out and returned != types.none):
         return None  # only Python code can check whether the returned array is `out` itself

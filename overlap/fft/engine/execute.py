@@ -28,8 +28,8 @@ from ...lowlevel.copy_table import (
 from ...lowlevel.memory import call_function, clear, load, store
 
 ZERO, ADD, CALL, REPEAT = range(OTHERS, OTHERS + 4)
-FUNCTION, ARGUMENT = 7, 8  # of a call: ``function(argument, source, target)``
-COUNT, BODY = 7, 8  # of a repetition: the count, and the number of instructions that follow and are repeated
+FUNCTION, ARGUMENT = 7, 8  # columns of a call: ``function(argument, source, target)``
+COUNT, BODY = 7, 8  # columns of a repetition: the count, and the number of instructions that follow and are repeated
 
 
 @njit

@@ -14,9 +14,9 @@ from ...lowlevel.memory import address_of
 from .library import Precision, precision
 from .wisdom import without
 
-ALIGNMENT = 64  # of memory that the library allocates
+ALIGNMENT = 64  # alignment of memory that the library allocates
 HUGE_PAGE_NBYTES = 2**21
-REQUIRED_ALIGNMENT = 16  # of arrays that an in-place plan accepts: FFTW's own requirement
+REQUIRED_ALIGNMENT = 16  # alignment of arrays that a plan accepts: FFTW's own requirement
 COLUMNS = 64  # columns of a strided transform for which FFTW plans: its plan is as good as one for all columns
 RARE_PRIMES = (11, 13)  # fast lengths are products of smaller primes and at most one of these
 

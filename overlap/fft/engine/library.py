@@ -26,7 +26,7 @@ from ...errors import InputError
 from ...lowlevel.memory import address_of
 
 ENVIRONMENT = "OVERLAP_FFTW"  # a folder with FFTW's shared libraries, or one of these libraries
-PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # by the character of the complex dtype
+PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # character of the complex dtype -> prefix of FFTW's names
 
 
 class Precision:

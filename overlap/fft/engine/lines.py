@@ -31,8 +31,8 @@ WISDOM_ONLY, PRUNED = 1 << 21, 1 << 20
 # A narrow search, and one that is wide in splitting the loops over lines but narrow otherwise.
 NARROW = EFFORTS["measure"] | PRUNED
 WIDE = EFFORTS["patient"] | PRUNED | sum(1 << bit for bit in (9, 11, 12, 14, 18, 19))
-WIDE_S = 0.1  # for the second search: twice its time for real lines on an idle core
-ROUNDS, ROUND_POINTS = 5, 2**14  # of comparing two plans
+WIDE_S = 0.1  # limit of the second search: twice its time for real lines on an idle core
+ROUNDS, ROUND_POINTS = 5, 2**14  # rounds in which two plans are compared, and points transformed in a round
 
 
 class _Dimension(ctypes.Structure):

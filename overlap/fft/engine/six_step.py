@@ -26,7 +26,7 @@ from ...compiled import CFunction
 from ...lowlevel.memory import address_of, carray, load, pointer, store, words
 from .program import CompiledProgram, View
 
-LOOPS = 4  # of the compiled function
+LOOPS = 4  # number of loops of the compiled function
 LENGTH, STRIDE, ROW_STEP, COLUMN_STEP = (LOOPS * number for number in range(4))
 ROW, COLUMN, POINTS, SHIFT, FINE, COARSE, PRECISION = range(4 * LOOPS, 4 * LOOPS + 7)
 BALANCE = 20  # a rank may have 1/BALANCE more than its share if that brings the two factors closer to each other

@@ -114,7 +114,7 @@ class Stage:
         self._steps = steps
         layout, shape, coordinates, forward = (source.layout, source.shape, source.coordinates, direction.forward)
         self.source_dtype = np.dtype(source.dtype)
-        self.dtype = dtype_after(self.source_dtype, lines, steps.first, forward)  # of the messages
+        self.dtype = dtype_after(self.source_dtype, lines, steps.first, forward)  # the type in messages
         self.target_dtype = dtype_after(self.dtype, lines, steps.then, forward)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:

@@ -172,9 +172,9 @@ class StagedTransform:
             + [0 if self._trailing is None else self._trailing.sweep.scratch_nbytes]
         )
         self._scratch = [ArrayReference(zeros(nbytes, np.uint8)) for _ in range(workers)]
-        self._deferred: DeferredTiles | None = None  # if some units are late
+        self._deferred: DeferredTiles | None = None  # None if no unit is late
         self._codes = ProgramCache()
-        self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
+        self.units = sum(stage.blocks.units for stage in self.stages)  # units of one field
 
     @property
     def nbytes(self) -> int:
@@ -220,7 +220,7 @@ class StagedTransform:
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
         self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk)
-        setting_aside = own[min(1, count - 1) : count]  # not the first, whose message is waited for
+        setting_aside = own[min(1, count - 1) : count]  # all but the first one, whose message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
         tasks[turn:] = [Task(field, last, slice(done, done), kind="turn")]

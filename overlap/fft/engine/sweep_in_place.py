@@ -18,12 +18,15 @@ from .sweep import AT_ONCE, common, cuts_of
 
 HOT_NBYTES = 128 * 1024  # bytes of a block that is transformed in the array
 FEWEST_AT_ONCE = 16  # lines that go through scratch memory
-SHORT = 128  # lines of at most this many points, if a power of two, are transformed there in place,
-COMPACT = 200  # others, in double precision, to adjacent lines; longer lines to contiguous ones
-CODELETS = (16, 32, 64)  # FFTW transforms these lengths in one step,
-PAGE_NBYTES = 4096  # best in place, unless points are a multiple of this apart and compete for one place in the cache
+# In scratch memory, lines of at most `SHORT` points are transformed in place if this number is a power of two.
+# Other lines of at most `COMPACT` points, in double precision, are transformed to adjacent lines, longer ones to
+# contiguous lines.
+SHORT, COMPACT = 128, 200
+# FFTW transforms these lengths in one step. That is fastest in place, unless the distance of points is a multiple of a
+# page: all points then compete for one place in the cache.
+CODELETS, PAGE_NBYTES = (16, 32, 64), 4096
 THOROUGH = ("patient", "exhaustive")  # efforts with which FFTW finds a better way for an array in a near cache,
-MANY_COLUMNS = 128  # with this many lines at once
+MANY_COLUMNS = 128  # number of lines that are then transformed together
 NEAR_NBYTES = 2**22  # bytes of an array that fits into a cache that all cores share
 
 
@@ -75,7 +78,7 @@ class SweepInPlace:
         inner = int(np.prod(shape[axis + 1 :], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
-        lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
+        lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # lines in a block
         self.groups, self._sources, self._blocks = [], sources, []
         self._line, self._forward = line, direction.forward
         self._contiguous = inner == 1 and not cuts
@@ -94,7 +97,7 @@ class SweepInPlace:
             (power_of_two and length <= SHORT)  # source and target of the FFT are in scratch memory
             or (far and (power_of_two or length > COMPACT or not double))
         )
-        # With the order of the array, but close together.
+        # Scratch memory keeps the order of the array's axes, without gaps.
         self._compact = self._inside or (double and length <= COMPACT)
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0

@@ -20,10 +20,10 @@ from .settings import Settings, Trial, Tuned
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough if an exchange is a copy
 LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for which the cost of a call is negligible
-SLOTS_PER_WORKER = 2  # at least, so that some slices compute while others wait for their exchange
+SLOTS_PER_WORKER = 2  # least number: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
 LATE = (0.0, 0.3, 0.45, 0.6)  # late shares that tuning tries
-LATE_IN_FLIGHT = 3  # with late exchanges: those in flight share the link, and what follows the first waits for more
+LATE_IN_FLIGHT = 3  # limit with late exchanges: exchanges in flight share the link, so each one takes longer
 
 
 class Tunable(Protocol):
@@ -32,7 +32,7 @@ class Tunable(Protocol):
     runtime: Runtime
     name: str
     known_as: str  # tells the plan's transforms and those of other plans apart
-    slices: int  # of the whole batch
+    slices: int  # slices of the whole batch
     planning: bool  # its arrays hold no user data, so no user function may be called
     requested: Settings
     settings: Settings
@@ -65,7 +65,7 @@ class Tunable(Protocol):
 class TunableFields(Tunable, Protocol):
     """What planning and tuning need, in addition, of a transform of fields."""
 
-    units: int  # of one field
+    units: int  # units of one field
     can_be_late: bool
     replans: bool
 
@@ -199,9 +199,9 @@ class PlaneCandidates(Candidates):
     """The candidates for a transform of planes."""
 
     MESSAGE_NBYTES = 256 * 1024  # without measuring, smaller messages are joined to about this size
-    FEWEST_MESSAGES = 4 * DEPTH  # of this size, to fill the pipeline
+    FEWEST_MESSAGES = 4 * DEPTH  # least number of joined messages, to fill the pipeline
     LOCAL_PER_WORKER = 8  # slices if nothing is exchanged: enough to share them evenly,
-    LOCAL_NBYTES = 8 * 1024 * 1024  # with arrays of at most this size
+    LOCAL_NBYTES = 8 * 1024 * 1024  # largest size of the arrays of such a slice
     PARTS = 8  # slices of the trial of computing and exchanging alone
 
     hopeless = 2.0  # the model's error is smaller
@@ -269,12 +269,12 @@ class PlaneCandidates(Candidates):
 class FieldCandidates(Candidates):
     """The candidates for a transform of fields."""
 
-    PIECE_NBYTES = (2**18, 2**19, 2**20, 2**21)  # of the largest piece of a message
-    FEWEST_MESSAGES = 8  # per stage,
+    PIECE_NBYTES = (2**18, 2**19, 2**20, 2**21)  # tried sizes of the largest piece of a message
+    FEWEST_MESSAGES = 8  # least number per stage,
     MESSAGES_PER_WORKER = 4  # and for each worker
     SLOTS_SHARE = 4  # slots take at most 1/SLOTS_SHARE of an input and an output, if `SHALLOW` slots fit
     RESERVE = 1.2  # early exchanges must keep the link busy for at least this many times C
-    MUCH = 0.45  # of a field: the first FFTs of all of it are hidden behind what is exchanged early
+    MUCH = 0.45  # largest late share: the first FFTs of the field are hidden behind early exchanges
     LITTLE = 0.1  # late shares below this are not worth the work memory of late exchanges
 
     transform: TunableFields
@@ -327,7 +327,7 @@ class FieldCandidates(Candidates):
 
     def _with_slots(self, wait: str, chunk: int, late: float) -> Settings:
         """Return settings with as many slots as memory allows, if no depth was requested (collective)."""
-        if wait == "off":  # one slot
+        if wait == "off":  # there is only one slot
             return self.settings(wait, chunk, 1, late)
         return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)
 

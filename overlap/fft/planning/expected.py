@@ -17,8 +17,8 @@ from .grids import link_of
 from .settings import Settings
 
 COMPUTING_S_PER_BYTE = 2e-10  # of input and output, one worker; measured: 1.2e-10 (64^3) to 2.2e-10 (256^3)
-OVERHEAD_S = 30e-6  # per message: awaits and requests
-HANDOVER_S = 60e-6  # per message, in addition, between threads
+OVERHEAD_S = 30e-6  # time per message for awaits and requests
+HANDOVER_S = 60e-6  # additional time per message that is passed between threads
 
 
 class Expected:

@@ -86,7 +86,7 @@ class Refinement:
         self._entrants: list[Settings] = []
         self._times_s: list[list[float]] = []
         self._chosen: Choice | None = None
-        self._ran: Settings | None = None  # in the last call
+        self._ran: Settings | None = None  # settings of the last call
         self._turns = self._all_turns(entrants) if known is None else self._turns_of_known(known, entrants)
         self._turn = next(self._turns)
 

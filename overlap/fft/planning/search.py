@@ -31,7 +31,7 @@ from .trials import Trials, on_trial
 
 TRIAL_SECONDS = 0.08
 TRIAL_NBYTES = 2**27
-ROUNDS = 3  # after the first
+ROUNDS = 3  # number of rounds after the first
 FINALISTS = 4
 MEASURED = ("measure", "patient")  # efforts with measured runs
 

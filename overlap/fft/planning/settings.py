@@ -14,7 +14,7 @@ from typing import Any
 from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.coordinator.option_checks import WAITS, count_problem
 
-EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing cost
+EFFORTS = ("estimate", "measure", "patient")  # efforts of FFTW's planning, by increasing cost
 COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
 
 

@@ -29,7 +29,7 @@ TRIAL_NBYTES = 2**29
 NEAR_TIE = 0.99
 SEARCH_SHARE, REFINED_SHARE = 0.5, 0.75  # shares of the budget at which the heats and the refining end
 FEWEST_ENTRANTS = 8
-FINAL_ROUNDS = 5, 15  # at least, at most
+FINAL_ROUNDS = 5, 15  # least and largest number of rounds
 WORTH = 0.98  # another effort is tried if computing a fifth faster would reduce the model's time below this share
 
 Progress = Callable[[str, float, float], object]

@@ -48,7 +48,7 @@ FORMAT, VERSION = "overlap-tuning", 2
 KEPT = 1000  # files of a cache, of some 10 KiB each
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
-_COMPARED = ("second", "seconds", "processes")  # of a `Choice`
+_COMPARED = ("second", "seconds", "processes")  # fields of a `Choice`
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -203,7 +203,7 @@ def _problem(entry: object) -> str | None:
     for name, values in entry["transforms"].items():
         known = {field.name for kind in (Settings, Tuned) for field in fields(kind)}
         if not isinstance(values, dict) or set(values) not in (known, known | set(_COMPARED)):
-            return f"settings of {name!r} that lack something, or have too much"
+            return f"settings of {name!r} with missing or unknown fields"
         settings, tuned = settings_of(values)
         problem = settings_problem(settings, complete=True) or _gain_problem(tuned) or _choice_problem(values)
         if problem is not None:
@@ -220,7 +220,7 @@ def _choice_problem(values: dict) -> str | None:
     if type(seconds) is not float or not 0 < seconds < math.inf:
         return f"expected seconds to be a positive number, received {_short(seconds)}"
     if type(processes) is not int or not 1 <= processes < 2**31:
-        return f"expected processes to be a number of them, received {_short(processes)}"
+        return f"expected processes to be an integer >= 1, received {_short(processes)}"
     return None if second is None else settings_problem(Settings(**second), complete=True)
 
 
@@ -230,7 +230,7 @@ def _gain_problem(tuned: Tuned) -> str | None:
     if type(tuned.gain) is not float or not 0 < tuned.gain < math.inf:
         return f"expected gain to be a positive number, received {_short(tuned.gain)}"
     if type(tuned.tried) is not int or not 0 <= tuned.tried < 2**31:
-        return f"expected tried to be a number of settings, received {_short(tuned.tried)}"
+        return f"expected tried to be an integer >= 0, received {_short(tuned.tried)}"
     return None
 
 

@@ -29,7 +29,7 @@ from ...freed import ended_by
 from .rendezvous import Rendezvous
 from .reports import UNCLOSED, Report
 
-MPI4PY_S = 1.0  # to notify the others, if mpi4py ends the job at the end of a process that has failed
+MPI4PY_S = 1.0  # time to notify the others, if mpi4py ends the job when a failed process ends
 
 # The rendezvous and the deadline of each communicator on which a last header is still to be sent.
 _members: dict[int, tuple[Rendezvous, float | None]] = {}
@@ -125,7 +125,7 @@ def _at_exit() -> None:
     if MPI.Is_finalized():
         return
     error = ended_by()
-    while _members:  # in the order in which all ranks have made them: perhaps no thread can wait for each
+    while _members:  # in the order in which all ranks have made them, because there may be no thread for each
         rendezvous, deadline_s = _members.pop(next(iter(_members)))
         Departure(rendezvous, _unclosed(), deadline_s if error is not None else None).send()
     waiting = list(_departures)

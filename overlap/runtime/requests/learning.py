@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from .operations import Operation, Pending, Request, Start
 
-Run = TypeVar("Run")  # what a slot keeps of a slice
+Run = TypeVar("Run")  # the object that a slot keeps for a slice
 
 
 class Recorded:

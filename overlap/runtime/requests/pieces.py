@@ -36,7 +36,7 @@ def problem(everyone: list[tuple[Any, Any] | None]) -> str | None:
     if whole is None or not whole[1] or not isinstance(whole[1], tuple):
         return None
     kind, counts = whole
-    if isinstance(counts[0], tuple):  # with displacements
+    if isinstance(counts[0], tuple):  # displacements are given, too
         counts = counts[0]
     for rank, ((own, _), expected) in enumerate(zip(known, counts)):
         if own is None or isinstance(own[1], tuple):

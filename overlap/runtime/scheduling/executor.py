@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .job import Job
     from .ready_steps import ReadySteps
 
-COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 communicators
+COMMUNICATORS_LEFT_BEHIND = 500  # largest number that a process replaces: MPI libraries have about 2,000
 _left_behind = 0
 _NEVER = np.iinfo(np.int64).max
 
@@ -85,7 +85,7 @@ class Executor:
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
-        self.lock = RLock()  # of the job that runs
+        self.lock = RLock()  # the lock of the job that runs
         self._host, self.rendezvous, self._guard = host, rendezvous, guard
         self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
         self._exhausted: str | None = None  # why no job can be run any more
@@ -400,9 +400,9 @@ class Executor:
         left_behind = -self._least(-_left_behind) + len(self.comms)
         if left_behind > COMMUNICATORS_LEFT_BEHIND:
             self._exhausted = (
-                "expected failures that leave no messages behind on the communicators, received so many that do: "
-                f"{left_behind - len(self.comms)} communicators had to be replaced, of about 2,000 that MPI has; "
-                f"this runtime can only be closed. The last failure was: {error}"
+                "expected few failures that leave messages behind on communicators, received so many that "
+                f"{left_behind - len(self.comms)} of MPI's about 2,000 communicators had to be replaced: this runtime "
+                f"can only be closed. The last failure was: {error}"
             )
             return False
         _left_behind = left_behind

@@ -124,7 +124,7 @@ class Job:
         self.lock = lock
         self.running = self.issued = 0
         self.failure: Failure | None = None
-        self.failed_itself = False  # not because another rank has failed; known at the end
+        self.failed_itself = False  # false if only another rank has failed; known at the end
         self.first_ended = False
         self.stopping = False  # compute no more: this rank has failed, or all have agreed to stop
         self.closing = False

@@ -15,8 +15,8 @@ from .waiting import Waiting
 if TYPE_CHECKING:
     from .slots import Slice, Slot
 
-POLLS_PER_EXCHANGE = 8  # by default
-TESTS = 8  # of the oldest operation, before all operations are tested
+POLLS_PER_EXCHANGE = 8  # the default
+TESTS = 8  # number of tests of the oldest operation before all operations are tested
 
 
 class Polling(Waiting):
@@ -36,7 +36,7 @@ class Polling(Waiting):
 
     naps = True
     _sleep_s = SHORTEST_SLEEP_S
-    _interval_s = 0.0  # between the last completions
+    _interval_s = 0.0  # time between the last completions
     _last_completion = 0.0
 
     def make_room(self) -> None:

@@ -330,7 +330,9 @@ class Slot:
             return None
         if issubclass(kind, WaitForSlices):
             if request.stop > run.ordinal and not run.draining:
-                return RuntimeError(f"expected slice number {run.ordinal} to wait for earlier ones, received {request}")
+                return RuntimeError(
+                    f"expected slice number {run.ordinal} to wait for earlier slices only, received {request}"
+                )
             return None
         recorded = self._job.recorded
         if recorded is None or run.draining:

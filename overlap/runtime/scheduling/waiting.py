@@ -81,7 +81,7 @@ class Waiting:
         self._clock = host.clock
         self._awaited: Any = None  # the slot for which the issuing thread sleeps, or `EVERY`; guarded by `Job.lock`
         self._ready: list[Slot] = []  # slots with a step to run, if no workers take steps
-        self._requests: list[Any] = []  # in flight
+        self._requests: list[Any] = []  # requests in flight
         self._in_flight: list[Any] = []  # the `Slot` or the `Pending` that waits for each request
         self._pending: list[Pending] = []  # operations that slices have started and not awaited yet
         self._wake_event: Any = None  # wakes the issuing thread, which sleeps while workers run steps
@@ -148,7 +148,7 @@ class Waiting:
         if gate is None:
             raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
         missing = job.which_ended.find(0, gate.start, gate.stop)
-        why = "has not ended, nor can it any more"
+        why = "has not ended and can never end"
         for other in job.slots:
             if other.current is not None and other.current.ordinal == missing:
                 if other.gate is not None:

@@ -25,7 +25,7 @@ class PlacementChoice:
 
     def __init__(self, workers: int, local: bool = False) -> None:
         inline = [INLINE_WITH_WORKERS, INLINE] if workers > 1 else [INLINE]
-        self._several = inline if local else [COMMUNICATOR_THREAD, *inline]  # for several slices
+        self._several = inline if local else [COMMUNICATOR_THREAD, *inline]  # placements for several slices
         self._single = inline[0]
         self._count: int | None = None  # slices
         self._taken_s: dict[tuple[str, str], list[float]] = {}  # (way to wait, placement) -> times of the first calls

@@ -126,7 +126,9 @@ class Case:
             if problem := kinds_problem(self.kinds, self.shape, self.dtype, job.axes):
                 raise ValueError(f"kinds: {problem}")
             if not _has_scipy():
-                raise ValueError("kinds: expected scipy to be installed, by which results are checked, received none")
+                raise ValueError(
+                    "kinds: expected scipy, with which results are checked, received an installation without it"
+                )
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
             raise ValueError(
@@ -137,7 +139,7 @@ class Case:
 
     @property
     def global_shape(self) -> tuple[int, ...]:
-        """The global shape, ``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
+        """Return the global shape, ``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
         return (self.slices, *self.shape)
 
     def as_dict(self) -> dict[str, Any]:

@@ -44,7 +44,9 @@ def demo(
     under_mpi = launch.under_mpi()
     reason = None
     if rates:
-        reason = "mpiexec started this process already, on what it is on" if under_mpi else links.unavailable_reason()
+        reason = (
+            "mpiexec started this process already, on links of its own" if under_mpi else links.unavailable_reason()
+        )
     if reason:
         session.note(f"no shaped links: {reason}")
     places: list[str | None] = [None, *(rates if not reason else ())]
@@ -107,20 +109,20 @@ def balanced(records: Sequence[Record]) -> tuple[str | None, str]:
     """
     linked = sorted((record for record in records if record["hosts"] > 1), key=lambda record: record["T_s"])
     if len(linked) < 2:
-        return None, "the rate of links at which T is C was not sought: fewer than two were measured"
+        return None, "the rate at which T equals C was not searched for, because fewer than two links were measured"
     fast, slow = linked[0], linked[-1]
     between = 1 / links.parse_rate(slow["link"]) - 1 / links.parse_rate(fast["link"])
     bits = (slow["T_s"] - fast["T_s"]) / between if between > 0 else 0.0
     work_s = fast["T_s"] - bits / links.parse_rate(fast["link"])
     compute_s = statistics.median(record["C_s"] for record in linked)
-    share = f"at least {1e3 * max(work_s, 0.0):.0f} ms of T are the kernel's and MPI's work, on any links"
+    share = f"at least {1e3 * max(work_s, 0.0):.0f} ms of T are work of the kernel and MPI, at any rate"
     if bits <= 0 or work_s >= compute_s:
-        return None, f"{share}: T is C on none"
+        return None, f"{share}: T equals C at no rate"
     rate = bits / (compute_s - work_s)
     for record in linked:
         if abs(math.log(rate / links.parse_rate(record["link"]))) < math.log(NEAR):
-            return None, f"{share}; {table.place(record)} are those on which T is about C"
-    return f"{rate / 1e9:.2g}gbit", f"{share}; links of {rate / 1e9:.2g}gbit are those on which T should be C"
+            return None, f"{share}; T is about C on {table.place(record)}"
+    return f"{rate / 1e9:.2g}gbit", f"{share}; T should equal C on links of {rate / 1e9:.2g}gbit"
 
 
 def _interest(measured: tuple[Record, Path]) -> tuple[bool, float]:
@@ -143,7 +145,7 @@ def _sentence(records: Sequence[Record]) -> str:
     if not linked:
         return "Between ranks that share memory, communicating is copying: there is little to hide."
     if not trusted:
-        return "No times on links to be trusted: see the warnings."
+        return "No time on links can be trusted: see the warnings."
     best = max(trusted, key=lambda record: record["gain"])
     hidden = (
         ""

@@ -28,7 +28,7 @@ class Size(Protocol):
 
     @property
     def workload(self) -> str:
-        """A name in `JOBS`."""
+        """Return a name in `JOBS`."""
 
     @property
     def slices(self) -> int:
@@ -44,15 +44,15 @@ class Size(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The data type in real space."""
+        """Return the data type in real space."""
 
     @property
     def order(self) -> str:
-        """The order of the spectrum's axes."""
+        """Return the order of the spectrum's axes."""
 
     @property
     def grid(self) -> tuple[int, ...] | None:
-        """The grid of ranks."""
+        """Return the grid of ranks."""
 
     @property
     def exchange(self) -> str | None:
@@ -325,7 +325,7 @@ def _flops(shape: Sequence[int], dtype: str) -> float:
 
 
 def _modes(shape: Sequence[int], seed: int) -> np.ndarray:
-    """Random modes of real fields."""
+    """Make random modes of real fields."""
     random = np.random.default_rng(seed)
     modes = random.random(shape) - 0.5 + 1j * (random.random(shape) - 0.5)
     modes[:, 0] += np.conj(modes[:, 0, ::-1])
@@ -341,7 +341,7 @@ def _phase(shape: Sequence[int], wave: tuple[int, int]) -> np.ndarray:
 
 
 def _plane_wave_bracket(shape: Sequence[int]) -> np.ndarray:
-    """{sin p.x, sin r.x} = (p x r) (cos (p+r).x + cos (p-r).x)/2 (GKV collection, 6.1)."""
+    """Return {sin p.x, sin r.x} = (p x r) (cos (p+r).x + cos (p-r).x)/2 (GKV collection, 6.1)."""
     cross = _P[0] * _R[1] - _P[1] * _R[0]
     p, r = _phase(shape, _P), _phase(shape, _R)
     return cross * (np.cos(p + r) + np.cos(p - r)) / 2

@@ -59,8 +59,8 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     if ranks > MPI.COMM_WORLD.size:
         raise InputError(
             f"expected {ranks} ranks, received {MPI.COMM_WORLD.size}: too few were "
-            "started, or mpiexec and the library that mpi4py loads belong to two "
-            "MPIs: " + MPI.Get_library_version().splitlines()[0]
+            "started, or mpiexec does not belong to the MPI library that mpi4py "
+            "loads: " + MPI.Get_library_version().splitlines()[0]
         )
     deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
     with limited_to(deadline_s, f"the task {spec['task']!r}"), first_ranks(MPI.COMM_WORLD, ranks) as comm:

@@ -143,7 +143,7 @@ def disturbed(spread: float | None) -> bool:
 
 def doubt(where: str, what: str, verdict: str) -> str:
     """Make the warning that times of `what` varied much, and that therefore `verdict` holds."""
-    return f"warning: {where}: {what}: something else ran on these cores, and {verdict}"
+    return f"warning: {where}: {what}: other programs ran on these cores, and {verdict}"
 
 
 def crowded(record: Record) -> list[str]:
@@ -169,8 +169,7 @@ def imbalance(record: Record) -> str | None:
     ]
     return (
         f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` "
-        "can give "
-        "each its share"
+        "can give each its share"
     )
 
 
@@ -180,19 +179,19 @@ def warnings(record: Record) -> list[str]:
     if hosts := crowded(record):
         lines.append(
             f"warning: {record['link']}: more workers than cores on {', '.join(hosts)}: "
-            "they take turns, and N of them compute no faster than the cores there are"
+            "workers take turns, and compute no faster than the cores allow"
         )
     if record["control_ok"] is False:
         lines.append(
             f"warning: {record['link']}: slice by slice without overlap, "
-            f"{record['control_hidden']:.2f} of min(C, T) looks hidden, expected at most "
+            f"{record['control_hidden']:.2f} of min(C, T) seems to be hidden, expected at most "
             f"{CONTROL_LIMIT}: the links do not hold their rate (a burst too large?), or the "
-            "machine is busy; its 'hidden' means nothing"
+            "machine is busy; disregard its 'hidden'"
         )
     if busy(record):
         low, high = record["spread"]["C"]
         took = f"computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} ms"
-        lines.append(doubt(record["link"], took, "no time here means much"))
+        lines.append(doubt(record["link"], took, "the times mean little"))
     if text := imbalance(record):
         lines.append(f"{record['link']}: {text}")
     if record.get("peer_skipped"):

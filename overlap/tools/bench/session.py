@@ -46,8 +46,9 @@ def run_spec(
     burst: int | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Run a spec of `rank.run` on new ranks, or, under a launcher, on the ranks of this job. In a job, `ranks` may be
-    fewer than the job has, or None for all.
+    """Run a spec of `rank.run` on new ranks, or, under a launcher, on the ranks of this job.
+
+    In a job, `ranks` may be fewer than the job has, or None for all.
 
     Raises
     ------
@@ -152,8 +153,9 @@ class Session:
             bar.update(self._task, description="done", what="", completed=cases)
 
     def measure(self, case: Case, link: str | None, ranks: int | None) -> Record | None:
-        """Measure one case on links of a rate (None: shared memory). Under mpiexec it runs on the first `ranks` of the
-        job (None: on all).
+        """Measure one case on links of a rate (None: shared memory).
+
+        Under mpiexec it runs on the first `ranks` of the job (None: on all).
 
         Returns
         -------

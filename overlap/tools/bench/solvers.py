@@ -184,8 +184,9 @@ def _sparse(
 def _multigrid(
     comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int
 ) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
-    """Measure a diffusion problem with u = 0 on the last plane and sources of 1, on slabs. The coefficient of "rock" is
-    log10(c) = 5 sin sin sin with a period of 16 cells.
+    """Measure a diffusion problem with u = 0 on the last plane and sources of 1, on slabs.
+
+    The coefficient of "rock" is log10(c) = 5 sin sin sin with a period of 16 cells.
     """
     blocks = Blocks(shape, (comm.size, 1, 1))
     waves = np.meshgrid(

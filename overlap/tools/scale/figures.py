@@ -1,7 +1,9 @@
 """Draws time, acceleration and gain over the number of ranks, as in the GKV application note on hiding MPI
-communication with OpenMP threads. Beside the measured times stand the model's values for C and T measured at the same
-point: C + T without overlap, C + T/N with a communicator that takes a core (T if that is larger), and the bound max(C,
-T). There is a panel for each kind of link and number of workers.
+communication with OpenMP threads.
+
+Beside the measured times stand the model's values for C and T measured at the same point: C + T without overlap, C +
+T/N with a communicator that takes a core (T if that is larger), and the bound max(C, T). There is a panel for each kind
+of link and number of workers.
 """
 
 from __future__ import annotations

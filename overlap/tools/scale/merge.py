@@ -39,7 +39,7 @@ def merge(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Record], list[s
             works.setdefault(table.work(record), path)
             records.append(record)
         if not content["complete"]:
-            notes.append(f"{path} is a part: its run did not come to the end")
+            notes.append(f"{path} is incomplete: its run did not end")
         notes += content["notes"]
     if len(works) > 1:
         raise InputError(

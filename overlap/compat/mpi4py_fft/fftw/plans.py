@@ -33,7 +33,7 @@ COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (Fa
 # FFTW preserves the input by default where it can, and FFTW_CONSERVE_MEMORY concerns only its own memory.
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
 
-_time_limit_s: float | None = None  # of planning; global, as FFTW's own limit is
+_time_limit_s: float | None = None  # limit for planning; global, like FFTW's own limit
 
 
 class FFTWPlan:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....errors import InputError
 
-Kind = tuple[int, str | None]  # of arrays: number of axes shown, and the part of the array
+Kind = tuple[int, str | None]  # a group of arrays: the number of axes shown, and the part of the array
 
 FILE = """<?xml version="1.0" encoding="utf-8"?>
 <Xdmf xmlns:xi="http://www.w3.org/2001/XInclude" Version="2.1">
