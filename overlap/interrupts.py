@@ -14,10 +14,14 @@ from __future__ import annotations
 from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]  # typeshed has none
 from _signal import signal as set_handler
 from collections.abc import Callable
+from functools import wraps
 from os import register_at_fork
 from threading import get_ident, main_thread
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NUMBERS = tuple(number for number in range(1, NSIG) if number not in (SIGKILL, SIGSTOP))
 
@@ -147,3 +151,18 @@ register_at_fork(after_in_child=_forked)
 def held_signals() -> _Held | _Nothing:
     """Return the signals of the calling thread, to be held in a ``with`` block."""
     return _held if get_ident() == _main else _nothing
+
+
+def holding_signals(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a collective function that synchronizes several times, so that it holds signals from start to end.
+
+    Without it, an exception of a signal handler could leave the function between two of them: this rank would call it
+    anew while the others wait in its middle.
+    """
+
+    @wraps(function)
+    def held(*args: P.args, **kwargs: P.kwargs) -> T:
+        with held_signals():
+            return function(*args, **kwargs)
+
+    return held

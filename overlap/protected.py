@@ -24,6 +24,7 @@ from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, within
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
+from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
 from .runtime import Runtime
 from .runtime.coordinator.hot_wait import wait_for
@@ -128,6 +129,7 @@ class Protected(CollectiveContext):
     (10, True)
     """
 
+    @holding_signals
     def __init__(
         self, fields: DistArray | Sequence[DistArray], copies: int = 1, *, deadline_s: float | None = 60.0
     ) -> None:
@@ -180,6 +182,7 @@ class Protected(CollectiveContext):
 
     # ---- saving ------------------------------------------------------------------------------
 
+    @holding_signals
     def save(self, step: int) -> None:
         """Save the fields as they are: `start`, then wait until all ranks have received their copies (collective).
 
@@ -196,6 +199,7 @@ class Protected(CollectiveContext):
         self.start(step)
         self.wait()
 
+    @holding_signals
     def start(self, step: int) -> None:
         """Begin to save the fields as they are, and return (collective).
 
@@ -254,6 +258,7 @@ class Protected(CollectiveContext):
 
     # ---- restoring ---------------------------------------------------------------------------
 
+    @holding_signals
     def restore(self, runtime: Runtime, like: Sequence[Placed] | None = None) -> Restored:
         """Restore the newest step of which all parts are left (collective over the ranks of a runtime).
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
+from ..interrupts import held_signals
 from ..losses import detecting_loss, guard_of
 from ..masks import refuse_masks
 from . import hdf5_storage, redistribution, reductions
@@ -309,7 +310,7 @@ class DistArray(PlacedArray):
             )
         if is_freed(self.comm):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
-        with detecting_loss(self.comm, what):
+        with held_signals(), detecting_loss(self.comm, what):
             yield self.comm, self._where
             if (
                 guard_of(self.comm) is not None

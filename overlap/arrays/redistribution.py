@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, repr_of
+from ..interrupts import holding_signals
 from ..masks import refuse_masks
 from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
@@ -42,6 +43,7 @@ def gather(
     return whole
 
 
+@holding_signals
 def scatter(comm: Any, array: Any, where: Distribution, dtype: np.dtype[Any], root: int) -> np.ndarray:
     """Send every rank its part of a global array that one rank has (collective); see `ArraySpec.scatter`."""
     whole = np.empty(0, dtype)

@@ -31,6 +31,7 @@ import numpy as np
 from ..arrays import Layout
 from ..arrays.exchange import exchange_problem, travelling
 from ..errors import InputError
+from ..interrupts import holding_signals
 from ..renamed import old_argument
 from ..runtime import worker_index
 from ..runtime.requests.operations import Operation
@@ -117,6 +118,7 @@ class Bracket(Plan):
 
     _kind = "Bracket"
 
+    @holding_signals
     def __init__(
         self,
         comm: PlanComm,

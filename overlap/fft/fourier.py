@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ..arrays import Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
 from ..errors import ClosedError, InputError
+from ..interrupts import holding_signals
 from ..runtime import Runtime
 from .arguments import (
     NORMS,
@@ -59,6 +60,7 @@ class FourierPlan(Plan):
     _memory: PlanCache
     _kinds: tuple[str, ...]
 
+    @holding_signals
     def __init__(
         self,
         comm: PlanComm,

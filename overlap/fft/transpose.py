@@ -21,6 +21,7 @@ from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
+from ..interrupts import holding_signals
 from ..runtime.coordinator.option_checks import count_problem
 from ..runtime.requests.operations import Operation
 from ..uncopied import Uncopied
@@ -84,6 +85,7 @@ class Transpose(OnRuntime):
 
     _kind = "Transpose"
 
+    @holding_signals
     def __init__(
         self,
         comm: PlanComm,

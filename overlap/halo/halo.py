@@ -15,6 +15,7 @@ from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
 from ..freed import CollectiveContext
+from ..interrupts import holding_signals
 from ..losses import guarded
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
@@ -99,6 +100,7 @@ class Halo(CollectiveContext):
     100.0
     """
 
+    @holding_signals
     def __init__(
         self,
         comm: MPI.Intracomm | AsyncComm | StandaloneCoordinator,
@@ -153,6 +155,7 @@ class Halo(CollectiveContext):
             self.coordinator.guard.register(self)
 
     @classmethod
+    @holding_signals
     def from_indices(
         cls,
         comm: MPI.Intracomm | AsyncComm,

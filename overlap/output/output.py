@@ -24,7 +24,7 @@ from ..arrays import DistArray
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.hdf5_storage import axes_of, hdf5
 from ..freed import Resource, closed_error
-from ..interrupts import held_signals
+from ..interrupts import held_signals, holding_signals
 from ..runtime import Pipeline, Runtime
 from . import field_pieces, hdf5_file, problems
 from .problems import STEP, TIME, Stored
@@ -93,6 +93,7 @@ class Output(Resource):
     ([0, 10], {'step': 10, 'time': 0.1, 'energy': 2.0})
     """
 
+    @holding_signals
     def __init__(
         self,
         comm: MPI.Intracomm | Runtime,

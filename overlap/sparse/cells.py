@@ -14,6 +14,7 @@ from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
 from ..errors import InputError
 from ..halo import Halo
+from ..interrupts import holding_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .matrix import Matrix
@@ -21,6 +22,7 @@ from .matrix import Matrix
 Sides = Collection[tuple[int, int]]
 
 
+@holding_signals
 def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Sides = (), **options: Any) -> Matrix:
     """Make the matrix of -div(coefficient grad u) by finite volumes on cubes of edge 1. Collective.
 

@@ -20,6 +20,7 @@ from ..freed import CollectiveContext
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.traffic import of_indices
+from ..interrupts import holding_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.header import Header
 from ..runtime.coordinator.option_checks import count_problem
@@ -91,6 +92,7 @@ class Matrix(CollectiveContext):
 
     _choose: Callable[[Rows], Any] = staticmethod(stored)  # how the rows of a rank are stored
 
+    @holding_signals
     def __init__(
         self,
         comm: MPI.Intracomm | StandaloneCoordinator,
@@ -161,6 +163,7 @@ class Matrix(CollectiveContext):
         self._collectives = node_collectives(coordinator)
 
     @classmethod
+    @holding_signals
     def from_scipy(cls, comm: MPI.Intracomm, local: Any, **options: Any) -> Self:
         """Make a matrix of the rows of each rank, a scipy sparse array with global columns.
 
@@ -204,6 +207,7 @@ class Matrix(CollectiveContext):
             return cls(coordinator, rows, local.indices, values, count, **options)
 
     @classmethod
+    @holding_signals
     def from_stencil(
         cls,
         comm: MPI.Intracomm,
@@ -264,6 +268,7 @@ class Matrix(CollectiveContext):
                 **options,
             )
 
+    @holding_signals
     def astype(self, dtype: DTypeLike) -> Self:
         """Make the same matrix with numbers of another type (collective); free it separately.
 
@@ -309,6 +314,7 @@ class Matrix(CollectiveContext):
 
     # ---- products ----------------------------------------------------------------------------
 
+    @holding_signals
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A x (collective), in the common type of both, as scipy does.
 
@@ -417,6 +423,7 @@ class Matrix(CollectiveContext):
         self.check_open()
         return Transposed(self)
 
+    @holding_signals
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective); x and the result in the user's order.
 
@@ -532,6 +539,7 @@ class Matrix(CollectiveContext):
         self.check_open()
         return self._rows.sums()
 
+    @holding_signals
     def norm(self, ord: str | float = "fro") -> float:
         """Compute the Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective.
 

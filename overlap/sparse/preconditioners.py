@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..freed import CollectiveContext
+from ..interrupts import holding_signals
 from . import kernels
 from .matrix import Matrix
 
@@ -72,6 +73,7 @@ class Preconditioner(CollectiveContext):
             Written.
         """
 
+    @holding_signals
     def __matmul__(self, r: np.ndarray) -> np.ndarray:
         """Compute the own entries of M r, in the user's order. Collective.
 

@@ -14,6 +14,7 @@ from generated_recipes import NOT_CALLED, SUBJECTS
 
 AREAS = tuple(SUBJECTS)
 PARTS = {"runtime": 4}  # jobs for all bad values: every slice that fails leaves a communicator behind, 500 at most
+QUICK = ("collectives", "drop-in", "output")  # areas that compile little
 MODULES = ("overlap", "overlap.fft", "overlap.sparse", "overlap.collectives", "overlap.compat.mpi4py_fft")
 
 
@@ -43,6 +44,13 @@ def test_what_is_closed_says_so_everywhere(area: str, ranks: int, mpi: str) -> N
 def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
     # Slices that fail leave communicators behind, by design.
     jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=True)
+
+
+@pytest.mark.parametrize(
+    "area", [area if area in QUICK else pytest.param(area, marks=pytest.mark.exhaustive) for area in AREAS]
+)
+def test_an_interrupt_of_one_rank_leaves_all_of_them_together(area: str) -> None:
+    jobs.run_job("interrupt_cases:interrupts", 2, args={"area": area, "seed": 0, "count": 12}, fresh=True)
 
 
 @pytest.mark.exhaustive

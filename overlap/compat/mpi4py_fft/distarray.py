@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Distribution, collective_section, gather
 from ...errors import InputError, repr_of
+from ...interrupts import holding_signals
 from .io import FileBase, HDF5File, NCFile
 from .io.file_base import Domain
 from .pencil import Pencil, Subcomm, Transfer
@@ -157,6 +158,7 @@ class DistArray(np.ndarray):
         own = () if self._p0 is None else self._p0.local_slice
         return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 
+    @holding_signals
     def get(self, gslice: Sequence[int | slice]) -> np.ndarray | None:
         """Return a part of the global array (collective).
 
@@ -180,6 +182,7 @@ class DistArray(np.ndarray):
         aligned = present.pencil(axis)
         return aligned, present.transfer(aligned, self.dtype)
 
+    @holding_signals
     def redistribute(self, axis: int | None = None, out: DistArray | None = None) -> DistArray:
         """Align the global array along another axis (collective).
 
@@ -236,6 +239,7 @@ class DistArray(np.ndarray):
             )
         return out.alignment, out._split()
 
+    @holding_signals
     def write(
         self,
         filename: str | FileBase,
@@ -265,6 +269,7 @@ class DistArray(np.ndarray):
         entry = self if global_slice is None else (self, global_slice)
         _file(filename, domain=domain, mode="a").write(step, {name: [entry]}, as_scalar=as_scalar)
 
+    @holding_signals
     def read(self, filename: str | FileBase, name: str = "darray", step: int = 0) -> None:
         """Fill the array from a snapshot of a whole array in a file (collective over all ranks).
 

@@ -33,6 +33,7 @@ from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
+from ...interrupts import holding_signals
 from ...runtime.coordinator.option_checks import number_problem
 from .blocking_transform import Transform
 from .distarray import DistArray
@@ -140,6 +141,7 @@ class PFFT:
     forward: Transform
     backward: Transform
 
+    @holding_signals
     def __init__(
         self,
         comm: MPI.Intracomm | Subcomm,

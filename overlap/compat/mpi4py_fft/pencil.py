@@ -21,6 +21,7 @@ from ...arrays import (
 )
 from ...arrays.crossing import Crossing
 from ...errors import InputError, repr_of
+from ...interrupts import holding_signals
 
 
 def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:
@@ -69,6 +70,7 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
 
     parent: MPI.Intracomm
 
+    @holding_signals
     def __new__(cls, comm: MPI.Intracomm, dims: int | Sequence[int] | None = None, reorder: bool = True) -> Self:
         if not isinstance(comm, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm, received {repr_of(comm)}")
@@ -278,6 +280,7 @@ class Transfer:
     def destroy(self) -> None:
         """Do nothing: a transfer holds no MPI resources."""
 
+    @holding_signals
     def _exchange(
         self,
         source: tuple[tuple[int, ...], np.ndarray],

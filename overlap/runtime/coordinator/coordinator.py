@@ -37,7 +37,7 @@ from mpi4py import MPI
 
 from ...errors import BusyError, InputError, OverlapError, RankLost, formatted
 from ...freed import check_process, closed_error
-from ...interrupts import held_signals
+from ...interrupts import held_signals, holding_signals
 from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
 from . import departure
@@ -176,7 +176,7 @@ class Coordinator:
 
     def synchronize_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
         """Synchronize as `synchronize` does, with a `Header` made before: for calls that are made again and again."""
-        with self.exclusive.used(header.call):
+        with held_signals(), self.exclusive.used(header.call):
             self.check_idle()
             self.synchronize_here(header, error, entry)
 
@@ -331,6 +331,7 @@ class Coordinator:
         """Find the smallest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("minimum", MPI.MIN, value)
 
+    @holding_signals
     def alltoall_s(self, nbytes: int) -> float:
         """Measure how many seconds an all-to-all takes that sends `nbytes` bytes from every rank to every rank."""
         send, receive = np.zeros((2, self.size * nbytes), np.uint8)
@@ -340,6 +341,7 @@ class Coordinator:
             self.comm.Alltoall(send, receive)
             return perf_counter() - started
 
+    @holding_signals
     def _talk(self, call: str, agreed: dict[str, Any], collective: Callable[[Any], Any], value: object) -> Any:
         error = data = None
         try:
@@ -366,6 +368,7 @@ class Coordinator:
         self.synchronize(f"the end of {call}", error=error)
         return result
 
+    @holding_signals
     def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
         self.synchronize(call, {"shape": values.shape, "dtype": values.dtype.str})
@@ -386,6 +389,7 @@ class Coordinator:
 
     # ---- communicators -----------------------------------------------------------------------
 
+    @holding_signals
     def wrap(self, comm: Any, kind: Callable[..., Any] = AsyncComm) -> Any:
         """Make an awaitable communicator from one of mpi4py's; collective over the latter.
 

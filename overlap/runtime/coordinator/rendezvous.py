@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from ...errors import RankError
-from ...interrupts import held_signals
 from ...losses import guard_of
 from ...lowlevel.segments import segments
 from .hot_wait import wait_for
@@ -118,15 +117,15 @@ class Rendezvous:
         """Exchange words with all ranks; return the words of all, each with its flags and its value."""
         board, state = self._board, self.state
         assert board is not None
-        with held_signals():  # no exception may end this rank between writing and reading
-            number = state[NUMBER] = state[NUMBER] + 1
-            tag, column, width = number & TAG, number & 1, LINE // 8
-            board[width * state[RANK] + column] = word << TAG_BITS | tag
-            words = []
-            for index in range(column, width * state[SIZE], width):
-                if (received := board[index]) & TAG != tag:
-                    received = self._awaited(board, index, tag)
-                words.append(received >> TAG_BITS)
+        # Callers hold signals, so that no exception ends this rank between writing and reading.
+        number = state[NUMBER] = state[NUMBER] + 1
+        tag, column, width = number & TAG, number & 1, LINE // 8
+        board[width * state[RANK] + column] = word << TAG_BITS | tag
+        words = []
+        for index in range(column, width * state[SIZE], width):
+            if (received := board[index]) & TAG != tag:
+                received = self._awaited(board, index, tag)
+            words.append(received >> TAG_BITS)
         return words
 
     def _awaited(self, board: memoryview, index: int, tag: int) -> int:

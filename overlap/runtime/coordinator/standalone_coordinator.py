@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import InputError
+from ...interrupts import holding_signals
 from . import departure
 from .coordinator import Coordinator
 from .option_checks import number_problem
@@ -36,6 +37,7 @@ class StandaloneCoordinator(Coordinator):
 
     frees_after_failure = False  # calls without a header may have left messages behind
 
+    @holding_signals
     def __init__(self, comm: MPI.Intracomm, deadline_s: float | None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
@@ -71,6 +73,7 @@ class StandaloneCoordinator(Coordinator):
         with self.exclusive.used(what), self.watchdog.watching(what):
             yield self.comm
 
+    @holding_signals
     def alltoall(self, values: list[Any]) -> list[Any]:
         """Exchange lists of one value for each rank; return the values that all ranks have for this one."""
         self.synchronize("alltoall")

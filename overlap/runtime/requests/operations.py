@@ -72,7 +72,7 @@ class Request:
 
     def __del__(self) -> None:
         # A request left by another slice that failed may be garbage-collected in any step.
-        owner = self._owner
+        owner = getattr(self, "_owner", None)  # a signal may have come before it was set
         if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False):
             steps.dropped = str(self)
 

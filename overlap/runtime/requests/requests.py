@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...errors import InputError, formatted
+from ...interrupts import holding_signals
 from ...losses import detecting_loss, guarded
 from ...lowlevel.mpi import handle_of
 from ...uncopied import Uncopied
@@ -312,6 +313,7 @@ class AsyncComm(Uncopied):
         """Return whether `comm` is an intracommunicator of the same ranks in the same order."""
         return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (MPI.IDENT, MPI.CONGRUENT)
 
+    @holding_signals
     def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
 
@@ -364,6 +366,7 @@ class AsyncComm(Uncopied):
         if different := pieces.problem([piece for _, _, piece in answers]):
             raise InputError(different)
 
+    @holding_signals
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
         self.runtime.coordinator.check_idle()

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ....arrays import collective_section, part_of
 from ....errors import InputError, repr_of
+from ....interrupts import holding_signals
 
 COMM = MPI.COMM_WORLD  # as in mpi4py-fft, because a file is made before any array is known
 
@@ -59,6 +60,7 @@ class FileBase:
         self.f: Any = None  # an `h5py.File`
         self.filename, self.domain = filename, domain
 
+    @holding_signals
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
         """Write a snapshot (collective).
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ....arrays import collective_section, part_of, parts_on_rank_0
 from ....errors import InputError, repr_of
+from ....interrupts import holding_signals
 from .file_base import COMM, Domain, Field, FileBase
 
 
@@ -46,6 +47,7 @@ class HDF5File(FileBase):
     >>> file.read(u, "u", step=0)
     """
 
+    @holding_signals
     def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
         with collective_section(COMM) as agreed:
             if not isinstance(h5name, str | PathLike):
@@ -61,6 +63,7 @@ class HDF5File(FileBase):
     def backend() -> str:
         return "hdf5"
 
+    @holding_signals
     def open(self, mode: str = "r+", **kw: Any) -> None:
         with collective_section(COMM):
             import h5py
@@ -70,10 +73,12 @@ class HDF5File(FileBase):
             elif COMM.rank == 0:
                 self.f = h5py.File(self.filename, mode, **kw)
 
+    @holding_signals
     def close(self) -> None:
         with collective_section(COMM):  # no rank reads the file before rank 0 has closed it
             super().close()
 
+    @holding_signals
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
         self.open()
         try:
@@ -81,6 +86,7 @@ class HDF5File(FileBase):
         finally:
             self.close()
 
+    @holding_signals
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
         with collective_section(COMM):
             import h5py
