@@ -45,7 +45,7 @@ class _Held:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self._depth = 0
-        self._handlers: dict[int, Callable[..., Any]] = {}  # those that are wrapped
+        self._handlers: dict[int, Callable[..., Any]] = {}  # handlers that are wrapped
         self._found: list[Any] = []  # all handlers as the last call found them,
         self._callable: list[tuple[int, Callable[..., Any]]] = []  # and those of them that can raise
         self._job: Failing | None = None

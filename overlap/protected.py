@@ -31,7 +31,7 @@ from .runtime.coordinator.hot_wait import wait_for
 from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 _TAG = 11
-_MOST_NBYTES = 2**30  # of a message
+_MOST_NBYTES = 2**30  # largest size of a message
 _STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # words at the end of a part
 _GENERATIONS = 2
 
@@ -149,7 +149,8 @@ class Protected(CollectiveContext):
             size, rank = coordinator.size, coordinator.rank
             shifts = _shifts(nodes, self.copies)
             self._partners = [(rank + shift) % size for shift in shifts]
-            self._owners = [rank, *((rank - shift) % size for shift in shifts)]  # of the parts that this rank keeps
+            # The owners of the parts that this rank keeps.
+            self._owners = [rank, *((rank - shift) % size for shift in shifts)]
             sizes = [self._nbytes(owner) for owner in self._owners]
             self._parts = [[_Part(nbytes) for nbytes in sizes] for _ in range(_GENERATIONS)]
             self._far = [nodes[partner] != nodes[rank] for partner in self._partners]

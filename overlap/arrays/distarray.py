@@ -1,4 +1,4 @@
-"""`DistArray`: this rank's part of a distributed array, an ndarray that knows where it belongs."""
+"""`DistArray`: this rank's part of a distributed array, an ndarray that knows its place in the global array."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DistArray(PlacedArray):
         Raises
         ------
         InputError
-            On all ranks, when an argument does not fit, or differs between ranks.
+            On all ranks, if an argument does not fit, or differs between ranks.
         """
         with self._known("gathering an array") as (comm, where):
             return redistribution.gather(comm, np.asarray(self), where, root, index)
@@ -119,9 +119,9 @@ class DistArray(PlacedArray):
         grid : sequence of int, optional
             Ranks along each of `axes`, for more axes than one.
         weights : sequence of numbers, optional
-            One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; equal by default.
+            One per rank: shares are in proportion to the weights, see `overlap.arrays.shares`; equal by default.
         exchange : {None, "f4"}
-            ``"f4"``: doubles travel as singles. All numbers are rounded, those that stay on their rank too.
+            ``"f4"`` sends doubles as singles. All numbers are rounded, also those that stay on their rank.
         shares : dict of int to sequence of int, optional
             For some of `axes` the length of each rank's part along it, in order: ``{0: (4, 4, 1)}``. They override the
             weights.
@@ -162,7 +162,7 @@ class DistArray(PlacedArray):
             return reductions.total(comm, np.asarray(self), where)
 
     def global_mean(self) -> Any:
-        """Average all elements of the global array (collective); rounding as of `global_sum`."""
+        """Average all elements of the global array (collective); rounding errors are those of `global_sum`."""
         with self._known("reducing an array") as (comm, where):
             return reductions.mean(comm, np.asarray(self), where)
 
@@ -198,7 +198,7 @@ class DistArray(PlacedArray):
         Parameters
         ----------
         other : DistArray
-            Distributed as this array.
+            An array with the same distribution.
 
         Raises
         ------
@@ -217,7 +217,7 @@ class DistArray(PlacedArray):
     ) -> None:
         """Write the global array to a new HDF5 file with named axes, which xarray opens (collective).
 
-        See `overlap.arrays.hdf5_storage.save`. The file appears whole, or the old one stays.
+        See `overlap.arrays.hdf5_storage.save`. The file appears whole; if writing fails, an old file stays.
 
         Parameters
         ----------
@@ -294,12 +294,12 @@ class DistArray(PlacedArray):
 
     @contextmanager
     def _known(self, what: str) -> Iterator[tuple[Any, Distribution]]:
-        """Give communicator and distribution, for `what` ranks do together: a ``with`` block.
+        """Yield communicator and distribution to a ``with`` block, in which the ranks do `what` together.
 
         Raises
         ------
         InputError
-            There is no communicator, or it has been freed: on this rank, as there is no way to the others.
+            On this rank only: there is no communicator, or it has been freed.
         RankLost
             A rank of a runtime that survives losses is lost.
         """
@@ -312,7 +312,5 @@ class DistArray(PlacedArray):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
         with held_signals(), detecting_loss(self.comm, what):
             yield self.comm, self._where
-            if (
-                guard_of(self.comm) is not None
-            ):  # nobody takes for good what a rank that is lost since may not have sent
+            if guard_of(self.comm) is not None:  # data that a rank, lost meanwhile, may not have sent must not be used
                 self.comm.Barrier()

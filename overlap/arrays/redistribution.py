@@ -1,4 +1,4 @@
-"""Moving the parts of a distributed array between ranks: to one of them, or to where another distribution has them."""
+"""Moves the parts of a distributed array between ranks: to one rank, or to the places of another distribution."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gather(
 
 @holding_signals
 def scatter(comm: Any, array: Any, where: Distribution, dtype: np.dtype[Any], root: int) -> np.ndarray:
-    """Send every rank its part of a global array that one rank has (collective); see `ArraySpec.scatter`."""
+    """Send every rank its part of a global array that one rank holds (collective); see `ArraySpec.scatter`."""
     whole = np.empty(0, dtype)
     with collective_section(comm) as agreed:
         source = _root(root, comm)
@@ -97,7 +97,7 @@ def redistribute(
     exchange: str | None,
     shares: Mapping[int, Sequence[int]] | None,
 ) -> tuple[np.ndarray, Any, Distribution]:
-    """Split a global array otherwise (collective); see `DistArray.redistribute`.
+    """Split a global array in another way (collective); see `DistArray.redistribute`.
 
     Returns
     -------
@@ -128,12 +128,13 @@ def split_as(
     weights: Sequence[Any] | None = None,
     shares: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[Distribution, dict[str, Any]]:
-    """Return how a global array is split by what users say, and what must be the same on all ranks (local).
+    """Return the distribution that the user's arguments describe, and the values that must be the same on all ranks
+    (local).
 
     Raises
     ------
     InputError
-        On this rank: this makes no sense for the array.
+        On this rank: the arguments do not fit the array.
     """
     if isinstance(axes, Placed):
         return _place_of(axes, comm, where), {}
@@ -149,7 +150,7 @@ def split_as(
 
 
 def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
-    """Return where something has its parts, if its global array is like this one and over the same ranks."""
+    """Return the distribution of an object; raise if its global array has another shape or other ranks."""
     if like.comm is None or not same_ranks(like.comm, comm):
         raise InputError(
             "expected a pattern that is distributed over the ranks of the array, in the same order, received "

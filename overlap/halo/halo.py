@@ -28,7 +28,7 @@ from .point_to_point import Awaited, Begun, Messages, Requests
 from .traffic import Entries, LocalArrays, Traffic, of_blocks, of_indices
 
 FAILURES_TAG = 8
-_POLLS = 200  # of messages, before the rank yields its core
+_POLLS = 200  # number of polls of messages before the rank yields its core
 _ROUND = "a halo exchange"
 _WORD = 8  # bytes of the round's number in a failure message
 
@@ -137,7 +137,7 @@ class Halo(CollectiveContext):
             local = self._arrays.local
             self._chosen: tuple[int, ...] = ()
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
-            self._failure: BaseException | None = None  # of the last round, on this or another rank
+            self._failure: BaseException | None = None  # the failure of the last round, on this or another rank
             self._bounded = BoundedWait(self.coordinator.deadline_s)
             self._rounds = self._rounds_before = 0  # rounds begun, and those before the last failure
             self._reported: list[tuple[int, bytes]] = []  # failures of other ranks, with the numbers of their rounds
@@ -286,7 +286,7 @@ class Halo(CollectiveContext):
         self._rounds += 1
         try:
             if self._active:
-                raise InputError("expected the round before to have ended (wait), received the start of another one")
+                raise InputError("expected wait() for the round before, received the start of another one")
             addresses = self._arrays.addresses(arrays)
             if addresses is not self._chosen:
                 self._choose(addresses)

@@ -1,4 +1,4 @@
-"""`Output`: fields at several times in one HDF5 file, to look at or to go on from.
+"""`Output`: fields at several times in one HDF5 file, for pictures and restarts.
 
 One rank writes. A field is sent to this rank in pieces (`field_pieces`): while the rank writes one piece it receives
 the next ones, and it never holds more than a few. So writing works with every h5py and every file system, and a step is
@@ -38,15 +38,15 @@ class Output(Resource):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm or Runtime
-        Over whose ranks the fields are distributed; a plan's ``plan.runtime``. For a communicator the output makes a
-        runtime of its own.
+        The ranks over which the fields are distributed; for a plan ``plan.runtime``. From a communicator the output
+        makes a runtime of its own.
     path : path
         Rank 0 writes it; all ranks must see it to read.
     mode : {"r", "w", "a"}
-        Read; write a new file, which takes the place of an old one with its first step; append to a file, or write a
-        new one if there is none. What was written can be read in every mode.
+        "r" reads. "w" writes a new file, which replaces an old one with its first step. "a" appends to a file, or
+        writes a new one if there is none. Steps can be read in every mode.
     attrs : dict, optional
-        Numbers, texts and arrays that a new file is given as its attributes.
+        Numbers, texts and arrays that become attributes of a new file.
     dims : dict of str to sequence of str, optional
         Names of the axes of the fields that have some, in a new file: ``{"u": ("z", "y", "x")}``. By default
         ``u_axis_0``, ...
@@ -178,23 +178,24 @@ class Output(Resource):
         Parameters
         ----------
         fields : dict of str to DistArray or number
-            The same names, shapes and types in every step of a file. Numbers are the same on all ranks.
+            Fields and numbers by name: the same names, shapes and types in every step of a file. Numbers must be the
+            same on all ranks.
         step : int
-            Larger than that of the step before.
+            Number of the step, larger than that of the step before.
         time : float
 
         Raises
         ------
         InputError
-            On all ranks: bad arguments, or such that differ between ranks.
+            On all ranks: bad arguments, or arguments that differ between ranks.
         RankError
             On all ranks, if the file cannot be written, for instance because the disk is full; it keeps its earlier
             steps.
         SliceError
-            Also with ``exchange="f4"``, where a finite number is larger than 3.4e38.
+            Also with ``exchange="f4"``, if a finite number is larger than 3.4e38.
         RankLost
-            With a runtime that survives losses: the file has the steps that it had. Open it again with the runtime of
-            the ranks that are left.
+            With a runtime that survives losses. The file keeps its earlier steps; open it again with the runtime of the
+            ranks that are left.
         """
         self.check_open()
         rt = self.runtime
@@ -235,7 +236,7 @@ class Output(Resource):
             self.fields = like
 
     def _writing_problem(self, fields: Any, step: Any, time: Any) -> str | None:
-        """Return what is wrong with a step to write, or None."""
+        """Return what is wrong with a step that is to be written, or None."""
         problem = (
             self._mode_problem()
             or problems.step_problem(step)
@@ -249,7 +250,7 @@ class Output(Resource):
             return problems.layout_problem(like, self._axes)
         if step <= self.steps[-1]:
             return (
-                f"expected a step behind {self.steps[-1]}, the last one of {str(self.path)!r}, received {step}: "
+                f"expected a step after {self.steps[-1]}, the last one of {str(self.path)!r}, received {step}: "
                 "see Output.truncate"
             )
         if like != self.fields:
@@ -257,7 +258,7 @@ class Output(Resource):
         return None
 
     def _like(self, fields: Mapping[str, Any]) -> dict[str, Stored]:
-        """Return how fields are stored."""
+        """Return the shape and type with which each field is stored."""
         stored = {}
         for name, value in fields.items():
             dtype, shape = np.asarray(value).dtype, value.global_shape if isinstance(value, DistArray) else ()
@@ -266,7 +267,7 @@ class Output(Resource):
         return stored
 
     def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[field_pieces.Box | None]]:
-        """Return for each field what every rank sends of it (collective).
+        """Return the part of each field that every rank sends (collective).
 
         Raises
         ------
@@ -292,7 +293,7 @@ class Output(Resource):
         return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
 
     def truncate(self, step: int) -> None:
-        """Remove the steps after `step` (collective), which a run that continues from there will write again.
+        """Remove the steps after `step` (collective), because a run that continues from `step` writes them again.
 
         Parameters
         ----------
@@ -301,7 +302,7 @@ class Output(Resource):
         Raises
         ------
         InputError, RankError
-            As for `write`; or every step of the file comes after this one.
+            As for `write`; also if every step of the file comes after `step`.
         """
         self.check_open()
         with held_signals():
@@ -327,7 +328,7 @@ class Output(Resource):
         Parameters
         ----------
         fields : dict of str to DistArray
-            Some or all of those in the file, distributed in any way.
+            Some or all of the fields in the file, distributed in any way.
         step : int, optional
             One of `steps`; the last one by default.
 
@@ -362,7 +363,7 @@ class Output(Resource):
         return values
 
     def _reading_problem(self, fields: Any, step: Any) -> str | None:
-        """Return what is wrong with fields to read, or None."""
+        """Return what is wrong with fields that are to be read, or None."""
         problem = problems.fields_problem(fields, self.runtime.comm.source, False)
         if problem is None and step is not None:
             problem = problems.step_problem(step)
@@ -375,7 +376,8 @@ class Output(Resource):
 
     @contextmanager
     def _one_error(self, what: str) -> Iterator[None]:
-        """Do what may fail on some ranks, and then fail on all; others wait for a slow disk without a deadline."""
+        """Run a `with` block that may fail on some ranks, and then raise on all; other ranks wait for a slow disk
+        without a deadline."""
         error: Exception | None = None
         try:
             yield

@@ -1,4 +1,4 @@
-"""Grids of cells, their numbers over ranks, and the diffusion operator on them."""
+"""Grids of cells, the numbering of cells over ranks, and the diffusion operator on such grids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     ----------
     comm : mpi4py.MPI.Intracomm
     blocks : Blocks
-        Who has which cells; its ghost cells do not matter.
+        The distribution of cells over ranks; its ghost cells are ignored.
     coefficient : array or number
         Positive, of this rank's cells.
     fixed : collection of (axis, side)
@@ -109,14 +109,14 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:
-    """Count the cells of a block along each axis, where all blocks are alike.
+    """Return the number of cells of a block along each axis, if all blocks are alike.
 
     Raises
     ------
     InputError
         They are not.
     """
-    if blocks.weights is None and not blocks.shares:  # the same for any number of ranks, in no time
+    if blocks.weights is None and not blocks.shares:  # a shortcut that does not depend on the number of ranks
         shapes = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
         alike = all(length % parts == 0 for length, parts in zip(blocks.shape, blocks.grid))
     else:
@@ -130,7 +130,7 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
 
 
 def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Find the places of cells in the grid, (axes, cells), of numbers that count equal blocks one after the other."""
+    """Convert cell numbers, which count equal blocks one after the other, to coordinates in the grid, (axes, cells)."""
     block = equal_block(blocks)
     owner, local = np.divmod(numbers, prod(block))
     where = np.array([coordinates(rank, blocks.grid) for rank in range(blocks.size)])
@@ -138,7 +138,7 @@ def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
 
 
 def numbers_of(places: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Return the numbers, block after block, of cells at places in the grid, (axes, cells)."""
+    """Convert coordinates in the grid, (axes, cells), to cell numbers, which count block after block."""
     block = equal_block(blocks)
     steps = np.array([prod(blocks.grid[:axis]) for axis in range(len(block))])
     owner, local = np.divmod(places, np.array(block)[:, None])

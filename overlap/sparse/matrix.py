@@ -30,8 +30,8 @@ from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
 from .thread_pool import ThreadPool
 
-PIECES = 8  # of the rows that need no other rank's entries: after each of them messages are looked after
-FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by itself
+PIECES = 8  # independent rows are computed in so many pieces, with a poll of the messages after each
+FEW_PIECES, SHORT_NBYTES = 4, 2**18  # for short messages, which the system sends by itself
 
 
 class Matrix(CollectiveContext):
@@ -46,7 +46,7 @@ class Matrix(CollectiveContext):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        The communicator is duplicated. Making and freeing a matrix is collective over it.
+        The communicator is duplicated. Making and freeing a matrix is collective over this communicator.
     rows, columns : array of int
         Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
     values : array, (entries,) or (entries, b, b)
@@ -78,7 +78,8 @@ class Matrix(CollectiveContext):
     Raises
     ------
     InputError
-        On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, no rows.
+        On all ranks: entries outside of the matrix, values that are not finite or differ in type, a matrix without
+        rows.
 
     Examples
     --------
@@ -171,7 +172,7 @@ class Matrix(CollectiveContext):
         ----------
         comm : mpi4py.MPI.Intracomm
         local : scipy.sparse array or matrix, (rows of this rank, global columns)
-            A BSR array of square blocks stays one of blocks.
+            The rank's rows. From a BSR array of square blocks a matrix of blocks is made.
         **options
             Of `Matrix`.
 
@@ -228,11 +229,11 @@ class Matrix(CollectiveContext):
         shape : sequence of int
             The global grid.
         offsets : sequence of sequences of int
-            Where the stencil's points are.
+            Positions of the stencil's points, relative to its centre.
         coefficients : sequence
-            For each point a number, or an array of the rank's planes.
+            One for each point: a number, or an array over the rank's planes.
         weights : sequence of numbers or "measure", optional
-            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); "measure" as for
+            One per rank: numbers of planes are in proportion to the weights (`overlap.arrays.shares`); "measure" as for
             `agreed_blocks`. By default the first ranks have one more.
         **options
             Of `Matrix`.
@@ -292,7 +293,7 @@ class Matrix(CollectiveContext):
             kind = np.dtype(dtype)
             problem = None
             if kind not in TYPES:
-                problem = f"expected one of {', '.join(map(str, TYPES))}, received {kind}"
+                problem = f"expected dtype to be one of {', '.join(map(str, TYPES))}, received {kind}"
             elif not np.can_cast(self.dtype, kind, "same_kind"):
                 problem = f"expected complex numbers to stay complex, received {kind} for a matrix of {self.dtype}"
             coordinator.check("the type of a matrix", problem, dtype=kind.str)
@@ -302,7 +303,8 @@ class Matrix(CollectiveContext):
             return converted
 
     def in_type(self, dtype: np.dtype) -> Self:
-        """Return this matrix, or the one in another type that is kept for products with such vectors. Collective."""
+        """Return this matrix or a copy in another type, which is kept for products with vectors of this type.
+        Collective."""
         if dtype == self.dtype:
             return self
         if dtype not in self._others:
@@ -342,7 +344,7 @@ class Matrix(CollectiveContext):
         return A.outward(product) if A._moved else product
 
     def agreed(self, x: Any, call: str) -> np.ndarray:
-        """Return a vector of the user's in the common type of it and the matrix. Collective.
+        """Convert a vector of the user to the common type of vector and matrix. Collective.
 
         Raises
         ------
@@ -367,12 +369,12 @@ class Matrix(CollectiveContext):
     matvec = dot = __matmul__
 
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
-        """Compute a product in the order of storage (collective): what solvers call in every step.
+        """Compute a product in the order of storage (collective); solvers call this in every step.
 
         Parameters
         ----------
         extended : ndarray
-            One that `vector` has made; its places for other ranks' entries are filled.
+            A vector from `vector`; this method fills its places for other ranks' entries.
         out : ndarray
             The own entries of the product.
         """
@@ -387,7 +389,8 @@ class Matrix(CollectiveContext):
         self._storage.finish(extended, out, self.team.run)
 
     def _run_and_test(self, pending: PendingHalo) -> Run:
-        """`ThreadPool.run` in pieces, with a poll of the messages after each: MPI moves them when it is called."""
+        """Do as `ThreadPool.run` in pieces, with a poll of the messages after each, because MPI moves messages only
+        when it is called."""
 
         def run(function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
             if first == last:
@@ -400,13 +403,13 @@ class Matrix(CollectiveContext):
         return run
 
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
-        """Do as `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
+        """Do as `multiply` without an exchange: other ranks' entries are those in the vector."""
         self.check_open()
         self._storage.compute(extended, out, self.team.run)
 
     @property
     def workers(self) -> int:
-        """The threads that share the products of this rank."""
+        """Return or set the number of threads that share the products of this rank."""
         return self.team.workers
 
     @workers.setter
@@ -419,7 +422,7 @@ class Matrix(CollectiveContext):
 
     @property
     def T(self) -> Transposed:
-        """The transposed matrix, for products."""
+        """Return the transposed matrix, for products."""
         self.check_open()
         return Transposed(self)
 
@@ -447,9 +450,9 @@ class Matrix(CollectiveContext):
     # ---- vectors -----------------------------------------------------------------------------
 
     def vector(self, fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return a vector with places for other ranks' entries, and the own part of it, in the order of storage.
+        """Return a vector with places for other ranks' entries, and its own part, in the order of storage.
 
-        Collective where it is `fresh`; otherwise the one that ``A @ x`` uses.
+        With `fresh` a new vector is made, which is collective; otherwise it is the vector that ``A @ x`` uses.
         """
         self.check_open()
         if fresh or self._extended is None:
@@ -462,7 +465,8 @@ class Matrix(CollectiveContext):
     def lend_vector(self) -> np.ndarray:
         """Lend a vector with places for other ranks' entries, until it is given back (collective).
 
-        A solver does not compute in the vector of ``A @ x``: a callback or a preconditioner of the user's may use that.
+        A solver must not compute in the vector of ``A @ x``, because a callback or a preconditioner of the user may use
+        that one.
         """
         self.check_open()
         return self._spare.pop() if self._spare else self.vector(fresh=True)[0]
@@ -476,7 +480,8 @@ class Matrix(CollectiveContext):
         return extended[self._own]
 
     def inward(self, x: Any) -> np.ndarray:
-        """Return a vector of the user's in the order of storage; an `InputError`, on this rank, if it does not fit."""
+        """Return a vector of the user in the order of storage; raise an `InputError` on this rank if it does not
+        fit."""
         self.check_open()
         masked, x = mask_problem(x=x), np.asarray(x)
         if problem := masked or self.vector_problem(x):
@@ -502,7 +507,7 @@ class Matrix(CollectiveContext):
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
-        """Begin to sum numbers over all ranks (collective): what is returned waits for the sums."""
+        """Begin to sum numbers over all ranks (collective); the returned function waits for the sums."""
         self.check_open()
         request = self.halo.coordinator.start_sum(values, sums)
         return lambda: self.halo.coordinator.end_sum(request)
@@ -521,16 +526,16 @@ class Matrix(CollectiveContext):
 
     @property
     def needed(self) -> np.ndarray:
-        """Global numbers, ascending, of the other ranks' entries that this rank's rows need."""
+        """Return the global numbers, ascending, of the other ranks' entries that this rank's rows need."""
         return self._storage.needed
 
     @property
     def local_rows(self) -> Rows:
-        """This rank's rows with global columns, as the user numbers them."""
+        """Return this rank's rows with global columns, in the user's numbering."""
         return self._rows
 
     def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Give starts, columns and values of the rows and columns of this rank alone, in the order of storage."""
+        """Return starts, columns and values of this rank's own rows and columns, in the order of storage."""
         self.check_open()
         return own_part(self._rows, self.order)
 
@@ -604,13 +609,13 @@ class Matrix(CollectiveContext):
         return None
 
     def free(self) -> None:
-        """Free communicators and windows (collective), end the workers. Later calls raise `ClosedError`."""
+        """Free communicators and windows (collective), and end the workers. Later calls raise `ClosedError`."""
         if self.freed:
             return
         self.freed = True
         self.team.close()
         try:
-            self.halo.free()  # first: here the ranks see whether one has left, which will not free the rest
+            self.halo.free()  # first, because here the ranks see whether one has left and will not free the rest
         finally:
             left = self.halo.coordinator.left is not None
             for converted in self._others.values():  # in the order in which all ranks have made them
@@ -638,12 +643,12 @@ class Matrix(CollectiveContext):
 
 @cache
 def _header(call: str, dtype: str) -> Header:
-    """Return what ranks compare at the beginning of a product of some vectors."""
+    """Return the header with which ranks compare their calls at the beginning of a product."""
     return Header(call, {"dtype": dtype})
 
 
 class Transposed:
-    """The transposed of a matrix: products only."""
+    """Wraps a matrix for products with its transpose."""
 
     def __init__(self, matrix: Matrix) -> None:
         self.T = matrix
@@ -655,7 +660,7 @@ class Transposed:
 
 
 def node_collectives(coordinator: StandaloneCoordinator) -> Collectives | None:
-    """Make collectives by shared memory; None where the ranks are on several nodes, or there is one."""
+    """Make collectives by shared memory; None if the ranks are on several nodes, or if there is only one rank."""
     if coordinator.size == 1:
         return None
     with coordinator.watching("making collectives") as comm:

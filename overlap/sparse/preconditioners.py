@@ -1,4 +1,4 @@
-"""The base of all preconditioners, and those that need no other rank: inverse diagonals, of numbers or blocks."""
+"""The base class of all preconditioners, and inverse diagonals of numbers or blocks, which need no other rank."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ class Preconditioner(CollectiveContext):
         self._matrix = A
 
     def _made(self, problem: str | None = None, **agreed: Any) -> AbstractContextManager[None]:
-        """Make it on all ranks, or fail on all of them: a ``with`` block."""
+        """Run a ``with`` block that makes the preconditioner on all ranks, or raises on all of them."""
         return self._matrix.halo.coordinator.collective_section(
             f"making {type(self).__name__}", self.free, problem, **agreed
         )
 
     @property
     def matrix(self) -> Matrix:
-        """The matrix whose inverse it approximates."""
+        """Return the matrix whose inverse is approximated."""
         self.check_open()
         return self._matrix
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` that names what was freed: this, or its matrix."""
+        """Raise a `ClosedError` if the preconditioner or its matrix was freed; it names which one."""
         super().check_open()
         self._matrix.check_open()
 
     @abstractmethod
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r, in the order of storage; two arrays of the matrix's type.
+        """Compute z = M r in the order of storage; both arrays have the matrix's type.
 
         Parameters
         ----------
@@ -80,13 +80,13 @@ class Preconditioner(CollectiveContext):
         Raises
         ------
         InputError
-            On all ranks: the vector of one does not fit, or types differ between ranks.
+            On all ranks: the vector of some rank does not fit, or types differ between ranks.
         """
         self.check_open()
         return self.apply_to(self._matrix.agreed(r, f"a product with {type(self).__name__}"))
 
     def apply_to(self, r: np.ndarray) -> np.ndarray:
-        """Compute M r in the user's order and the type of r, part by part where r is complex and M is real."""
+        """Compute M r in the user's order and the type of r; if r is complex and M is real, part by part."""
         A = self._matrix
         if r.dtype.kind == "c" and A.dtype.kind != "c":
             return self.apply_to(r.real) + 1j * self.apply_to(r.imag)
@@ -148,7 +148,7 @@ class BlockJacobi(Preconditioner):
     Parameters
     ----------
     A : Matrix
-        One of blocks; for one of numbers it is `Jacobi`.
+        A matrix of blocks. For a matrix of numbers the result is that of `Jacobi`.
 
     Raises
     ------

@@ -420,7 +420,7 @@ def started_twice(comm, transport):
             halo._wait()
             halo.exchange(np.zeros(6))
 
-    raises_everywhere(comm, InputError, "expected the round before to have ended", again)
+    raises_everywhere(comm, InputError, "expected wait() for the round before", again)
     halo.free()
 
 

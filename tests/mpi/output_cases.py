@@ -159,7 +159,7 @@ def bad_input(comm):
             output.write({"u": u, "e": 1}, step=5, time=0)
             before = path.read_bytes()
             cases = [
-                ("behind 5", ({"u": u, "e": 1},), {"step": 5, "time": 1}),
+                ("after 5", ({"u": u, "e": 1},), {"step": 5, "time": 1}),
                 ("expected the fields", ({"u": u},), {"step": 6, "time": 1}),
                 ("expected the fields", ({"u": u.T, "e": 1},), {"step": 6, "time": 1}),
                 ("expected the fields", ({"u": u.astype("f4"), "e": 1},), {"step": 6, "time": 1}),

@@ -327,7 +327,7 @@ def types(comm):
         raises_everywhere(comm, InputError, text, lambda: Matrix(comm, [comm.rank], [comm.rank], values, 1))
     with Matrix.from_scipy(comm, whole[here]) as A, A.astype("c8") as B:
         assert B.dtype == np.complex64 and B.shape == A.shape
-        raises_everywhere(comm, InputError, "expected one of float32, ", lambda: A.astype("i4"))
+        raises_everywhere(comm, InputError, "expected dtype to be one of float32, ", lambda: A.astype("i4"))
         raises_everywhere(comm, InputError, "complex numbers to stay complex", lambda: B.astype("f8"))
         raises_everywhere(comm, InputError, "a preconditioner of real numbers", lambda: cg(A, real[here], M=Jacobi(B)))
         # A preconditioner of another matrix, whose rows are stored in another order.

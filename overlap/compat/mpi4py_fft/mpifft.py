@@ -189,7 +189,7 @@ class PFFT:
         self._exchange = exchange
         shares, uneven = checked(weights, parent.size)
         if shares is not None and darray is not None:
-            uneven = "expected no weights with darray, whose distribution counts, received both"
+            uneven = "expected no weights with darray, whose distribution is used, received both"
         late = number_problem("deadline_s", deadline_s, positive=True, none=True)
         problem = problem or uneven or late
         shared = self._shared = SHARED.of(parent)

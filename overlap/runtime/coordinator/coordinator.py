@@ -47,13 +47,13 @@ from .rendezvous import Rendezvous
 from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
-MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
-T = TypeVar("T")  # any value
+MANY, MOST = 500, 1500  # numbers of communicators of open runtimes; MPI has about 2,000
+T = TypeVar("T")  # the type of any value
 
 _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
-_dropped: list[Coordinator] = []  # of runtimes that were garbage-collected here, but not yet on all ranks
+_dropped: list[Coordinator] = []  # coordinators of runtimes that were garbage-collected here, but not yet on all ranks
 
 
 class Coordinator:
@@ -111,8 +111,8 @@ class Coordinator:
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
         self._headers = 0
-        self._all_leave = False  # at the last header
-        self._departure: departure.Departure | None = None  # of this rank, with what has failed between two calls
+        self._all_leave = False  # true if all ranks have left, according to the last header
+        self._departure: departure.Departure | None = None  # set if this rank has failed between two calls
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
         if self.guard is None:
@@ -469,7 +469,7 @@ class Coordinator:
         if most > MOST:
             raise InputError(
                 f"expected at most {MOST} communicators of open runtimes and plans, "
-                f"received {most}: close() those that are in use no more"
+                f"received {most}: close() those that are no longer in use"
             )
 
     def end(self, call: str) -> None:

@@ -25,7 +25,7 @@ from .hot_wait import wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
-TAG_BITS = 8  # of a word: the number of its round
+TAG_BITS = 8  # bits of a word that hold the number of its round
 TAG = (1 << TAG_BITS) - 1
 FLAG_BITS = 2  # then two flags of this rank, then a value
 FLAGS = (1 << FLAG_BITS) - 1
@@ -57,7 +57,7 @@ class Rendezvous:
         comm = self.comm
         try:
             segment = segments(comm, LINE * comm.size if comm.rank == 0 else 1, [0])[0]
-        except RankError:  # on all ranks: they cannot map each other's memory, so they use MPI
+        except RankError:  # raised on all ranks: they cannot map each other's memory, so they use MPI
             return
         self._board = segment.data.cast("Q")
         self.state[BOARD] = segment.__array_interface__["data"][0]

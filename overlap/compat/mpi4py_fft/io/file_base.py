@@ -13,7 +13,7 @@ from ....arrays import collective_section, part_of
 from ....errors import InputError, repr_of
 from ....interrupts import holding_signals
 
-COMM = MPI.COMM_WORLD  # as in mpi4py-fft, because a file is made before any array is known
+COMM = MPI.COMM_WORLD  # the same as in mpi4py-fft: a file is made before any array is known
 
 Domain = Sequence[Any]
 """For every axis of the arrays a pair of origin and length, or an array of coordinates."""
