@@ -236,8 +236,13 @@ class Bracket(Plan):
         parts: Any = {-2: self.rows}
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True, spectral=True)
         self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True, spectral=True)
+
+        async def take(_: int, buffers: Buffers, a: np.ndarray) -> None:
+            self.speed = await self.transform.take(a, buffers)
+
+        take.__qualname__ = f"advect of {self._known_as}"  # compared between the ranks
         self._advect: Any = self.runtime.pipelined(
-            self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll"
+            take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll"
         )
 
     def _share(self) -> float:
@@ -384,9 +389,6 @@ class Bracket(Plan):
         if not isinstance(buffers, Buffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
         return self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers)
-
-    async def _take(self, _: int, buffers: Buffers, a: np.ndarray) -> None:
-        self.speed = await self.transform.take(a, buffers)
 
 
 def _transform(plan: Bracket) -> BracketTransform:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from threading import Thread
 from typing import Any, Self
 
@@ -74,9 +75,21 @@ class OnRuntime(Resource):
         super()._closed_by_fork()
         self.closed = True
 
-    def _making(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _making(self) -> Iterator[None]:
         """Return the ``with`` block of the constructor: a failure on one rank is one on all, and closes the plan."""
-        return self.runtime.collective_section(f"making a plan, {self._kind}", self.close)
+        with self.runtime.collective_section(f"making a plan, {self._kind}", self.close):
+            self._number = self.runtime.coordinator.next_number()
+            yield
+
+    def _compared(self) -> str:
+        """Return a description of the plan that is the same on all ranks of the runtime."""
+        return self._kind
+
+    @property
+    def _known_as(self) -> str:
+        """A text that is the same on all ranks of the runtime, and different for any two of its plans."""
+        return f"{self._compared()}, plan {self._number} of the runtime"
 
     def _check_in_use(self) -> None:
         if self.closed:

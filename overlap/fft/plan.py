@@ -105,7 +105,7 @@ class Plan(OnRuntime):
             On all ranks, when an argument is bad or the file cannot be written.
         """
         self._check_in_use()
-        with self.runtime.collective_section(f"tuning a plan, {self._compared()}"):
+        with self.runtime.collective_section(f"tuning a plan, {self._known_as}"):
             self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
@@ -150,7 +150,7 @@ class Plan(OnRuntime):
             On all ranks, when an array is not one of the plan's.
         """
         self._check_in_use()
-        with self.runtime.collective_section(f"balancing a plan, {self._compared()}"):
+        with self.runtime.collective_section(f"balancing a plan, {self._known_as}"):
             sides = [
                 next(
                     (
@@ -281,13 +281,13 @@ class Plan(OnRuntime):
                     transform.release()
             self._made = made_before  # the numbers stay equal on all ranks
 
-        with self.runtime.collective_section(f"{what}, {self._compared()}", undo):
+        with self.runtime.collective_section(f"{what}, {self._known_as}", undo):
             yield
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
         """Keep a new transform until it is dropped or the plan is closed; `make` makes another one like it."""
         transform.name = name
-        transform.known_as = f"{name} of {self._compared()}, its transform {self._made}"
+        transform.known_as = f"{name} of {self._known_as}, its transform {self._made}"
         self._makers[transform] = make
         self._transforms[self._made] = transform
         self._made += 1
@@ -306,10 +306,6 @@ class Plan(OnRuntime):
     def _notes(self) -> list[str]:
         """Return further lines for `describe`."""
         return [str(self._tuning)] if self._tuning.path else []
-
-    def _compared(self) -> str:
-        """Return a description of the plan that is the same on all ranks of the runtime."""
-        return self._kind
 
     def _place(self) -> None:
         """Set the distribution of the arrays with the plan's weights."""

@@ -172,14 +172,14 @@ class Transform(Uncopied):
         self._keys = [Key(number, part) for number, part in enumerate(parts)]
         settings, depth = self.settings, len(slots)
 
-        def pipeline(compute: bool, exchange: bool, wait: str) -> Pipeline:
+        def pipeline(compute: bool, exchange: bool, wait: str, only: str = "") -> Pipeline:
             def program(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
                 return schedule.slice(key.number, addresses, compute, exchange)
 
             def skeleton(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
                 return schedule.slice(key.number, addresses, False, exchange)
 
-            program.__qualname__ = self.known_as  # the ranks compare it
+            program.__qualname__ = only + self.known_as  # the ranks compare it
             return self.runtime.pipelined(
                 program,
                 skeleton=skeleton,
@@ -193,8 +193,8 @@ class Transform(Uncopied):
         alone = "off" if self.runtime.workers == 1 else "poll"
         self._pipelines = {
             "whole": pipeline(True, True, settings.wait),
-            "compute": pipeline(True, False, alone),
-            "exchange": pipeline(False, True, "off"),
+            "compute": pipeline(True, False, alone, "only the computing of "),
+            "exchange": pipeline(False, True, "off", "only the exchanges of "),
         }
 
     def _slot_of(self, number: int) -> Any:

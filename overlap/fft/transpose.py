@@ -181,6 +181,9 @@ class Transpose(OnRuntime):
             if hasattr(self, name):
                 closing.callback(getattr(self, name).release)
 
+    def _compared(self) -> str:
+        return f"{self._kind} {self.source.global_shape} {self.dtype}"
+
     def _title(self) -> str:
         return (
             f"Transpose {self.source.global_shape} {self.dtype}, split along {self.source.axes} and "
@@ -232,7 +235,7 @@ class TransposeDirection(Uncopied):
             await self.operation(slot, entries)
             self._crossing.unpack(slot[1], target[key], entries)
 
-        program.__qualname__ = f"Transpose.{name}"  # compared between the ranks
+        program.__qualname__ = f"{name} of {plan._known_as}"  # compared between the ranks
         self._pipeline: Any = plan.runtime.pipelined(
             program,
             buffers=plan.buffers,

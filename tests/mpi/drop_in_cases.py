@@ -389,3 +389,20 @@ def names_of_the_library(comm):
             assert "NCFile is not supported" in str(error)
         else:
             raise AssertionError("NCFile was made")
+
+
+def different_serial_plans(comm):
+    """The ranks call different plans without pipelines, or other directions of one: an error on all, and both work."""
+    plans = [PFFT(comm, (4, 6, length), dtype="G", **FAST) for length in (8, 10)]
+    last = comm.rank == comm.size - 1
+    for transform in (plans[last].forward, plans[last].backward, (plans[0].forward, plans[0].backward)[last]):
+        if comm.size > 1:
+            text = refusal(transform)
+            same_everywhere(comm, text)
+            assert "expected the same on all ranks, received" in text
+        for plan in plans:
+            whole = random(np.random.default_rng(2), plan.global_shape(), "complex128")
+            result = plan.forward(whole[plan.local_slice(False)])
+            assert_close(comm, result, forward_truth(whole, ((0,), (1,), (2,)))[plan.local_slice()], 1e-12)
+    for plan in plans:
+        plan.destroy()

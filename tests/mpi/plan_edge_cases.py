@@ -239,3 +239,45 @@ def different_plans(comm):
                 works()
         for plan in plans:
             plan.close()
+
+
+def alike_plans(comm):
+    """The ranks call different plans that look alike, or different parts of a call: one error, and all plans work."""
+    whole = np.random.default_rng(4).standard_normal((3, 8, 6)) + 0j
+    modes = np.random.default_rng(5).standard_normal((2, 2, 5, 9)) + 0j
+    with overlap.Runtime(comm) as runtime:
+        plans = [overlap.FFT2(runtime, whole.shape) for _ in range(2)]  # refined in their calls
+        boxes = [overlap.Bracket(runtime, modes.shape, (ky, 1.0)) for ky in (1.0, 2.0)]
+        moves = [overlap.Transpose(runtime, whole.shape, *axes) for axes in ((1, 2), (2, 1))]
+        f, results = boxes[0].spectrum.wrap(np.ascontiguousarray(modes[:, :, boxes[0].rows])), []
+        for box in boxes:
+            box.advect(np.asarray(f[0]))
+            results.append(np.array(box(f)))
+
+        def works():
+            for plan in plans:
+                spectrum = plan.forward(plan.real.wrap(whole[plan.real.local_slice]))
+                np.testing.assert_allclose(spectrum, np.fft.fft2(whole)[plan.spectrum.local_slice], rtol=0, atol=1e-12)
+            for move in moves:
+                moved = move.forward(move.source.wrap(whole[move.source.local_slice]))
+                np.testing.assert_array_equal(moved, whole[move.target.local_slice])
+            for box, result in zip(boxes, results):
+                np.testing.assert_array_equal(box(f), result)
+
+        def different(which):
+            plan, box, move = plans[which], boxes[which], moves[which]
+            part = (plans[0].forward.compute, plans[0].forward.communicate)[which]
+            yield from (lambda: plan.forward(plan.real.empty()), lambda: plan.tune(0.1), lambda: plan.pointwise(np.abs))
+            yield from (lambda: box(f), lambda: box.advect(np.asarray(f[0])), box.balance)
+            yield from (lambda: move.forward(move.source.empty()), lambda: move.backward(move.target.empty()))
+            yield lambda: part(plans[0].real.empty())
+
+        for _ in range(3):  # so that calls with new settings are among them
+            for way in different(comm.rank == comm.size - 1):
+                if comm.size > 1:
+                    error = raised(overlap.InputError, way)
+                    same_everywhere(comm, str(error))
+                    assert "expected the same on all ranks, received" in str(error)
+                works()
+        for plan in (*plans, *boxes, *moves):
+            plan.close()

@@ -26,6 +26,7 @@ DROP_IN = ",".join(
         "cosines_and_sines",
         "other_libraries",
         "parts_of_a_plan",
+        "different_serial_plans",
         "files",
         "names_of_the_library",
     )

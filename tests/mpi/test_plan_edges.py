@@ -6,4 +6,4 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_edges_of_plans(ranks):
-    jobs.run_job("plan_edge_cases:not_copied,closed,overlapping,bounded,different_plans", ranks)
+    jobs.run_job("plan_edge_cases:not_copied,closed,overlapping,bounded,different_plans,alike_plans", ranks)

@@ -183,6 +183,11 @@ def refused(comm):
                 raises_everywhere(comm, InputError, "expected", lambda: plan.forward(*arguments))
         if size > 1:
             v = plan.target.empty()
-            raises_everywhere(comm, InputError, "Transpose.", lambda: plan.backward(v) if last else plan.forward(u))
+            raises_everywhere(
+                comm,
+                InputError,
+                "forward of Transpose (4, 8, 6)",
+                lambda: plan.backward(v) if last else plan.forward(u),
+            )
         plan.forward(u)
     raises_everywhere(comm, overlap.ClosedError, "Transpose", lambda: plan.forward(u))

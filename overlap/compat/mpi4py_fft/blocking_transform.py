@@ -32,6 +32,8 @@ class Transform:
         The runtime of a plan, by which a failure on one rank raises on all. Not an argument of mpi4py-fft.
     axes : sequence of int, optional
         The axes that a plan transforms. Not an argument of mpi4py-fft.
+    known_as : str
+        Tells the transforms of a runtime apart, on all ranks alike. Not an argument of mpi4py-fft.
 
     Attributes
     ----------
@@ -47,10 +49,11 @@ class Transform:
         pencil: Iterable[Pencil],
         runtime: Runtime | None = None,
         axes: Sequence[int] = (),
+        known_as: str = "",
     ) -> None:
         self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
         self._pencil: Sequence[Pencil] = tuple(pencil)
-        self._runtime, self._axes, self._released = runtime, axes, False
+        self._runtime, self._axes, self._known_as, self._released = runtime, axes, known_as, False
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
@@ -118,7 +121,7 @@ class Transform:
             problem = problem or axes_problem(options.pop("axes", None), self._axes, self.input_array.ndim)
         if self._runtime is None:
             return self._transformed(problem, input_array, output_array, options)
-        with self._runtime.collective_section("serial transforms"):
+        with self._runtime.collective_section(f"a call of {self._known_as}"):
             return self._transformed(problem, input_array, output_array, options)
 
     def _transformed(

@@ -214,7 +214,9 @@ class PFFT:
             weights=shares,
             exchange=exchange,
         ):
+            number = self.runtime.coordinator.next_number()
             assert request is not None  # or all ranks have raised the problem
+            self._known_as = f"a PFFT, {request}{travelling(exchange)}, plan {number} of the runtime"
             self._understand(comm, darray, request, shares)
             if pipelined:
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, exchange, serial)
@@ -263,7 +265,12 @@ class PFFT:
         self.pencil, self.transfer = self._steps(request, transformed)
         self.xfftn, axes = serial, sum(self.axes, ())
         self.forward = Transform(
-            [step.forward for step in serial], [step.forward for step in self.transfer], self.pencil, self.runtime, axes
+            [step.forward for step in serial],
+            [step.forward for step in self.transfer],
+            self.pencil,
+            self.runtime,
+            axes,
+            f"forward of {self._known_as}",
         )
         self.backward = Transform(
             [step.backward for step in serial[::-1]],
@@ -271,6 +278,7 @@ class PFFT:
             self.pencil[::-1],
             self.runtime,
             axes,
+            f"backward of {self._known_as}",
         )
 
     def _make_pipelines(
@@ -337,7 +345,7 @@ class PFFT:
             )
             volumes.append(FieldTransform(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
-            volumes[-1].known_as = f"{volumes[-1].name} of a PFFT, {request}{travelling(exchange)}"
+            volumes[-1].known_as = f"{volumes[-1].name} of {self._known_as}"
             choose(volumes[-1], Settings(wait), memory)
         memory.keep_wisdom()
         points = float(np.prod([float(period_of(each.kind, each.fine)) for each in request.transformed.values()]))

@@ -110,7 +110,7 @@ class Coordinator:
         self.exclusive = Exclusive("this runtime")
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
-        self._headers = 0
+        self._headers = self._made = 0
         self._all_leave = False  # true if all ranks have left, according to the last header
         self._departure: departure.Departure | None = None  # set if this rank has failed between two calls
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
@@ -297,6 +297,11 @@ class Coordinator:
                         undo()
             finally:
                 self.nested -= 1
+
+    def next_number(self) -> int:
+        """Return a number for what all ranks make, equal on all of them: the first call in a `collective_section`."""
+        self._made += 1
+        return self._made
 
     # ---- collectives -------------------------------------------------------------------------
 
