@@ -11,6 +11,7 @@ reports for messages that a loss has interrupted.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Sequence
 from operator import index
@@ -21,7 +22,7 @@ from mpi4py import MPI
 
 from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
-from .arrays.distribution import Placed, within
+from .arrays.distribution import Placed, parts_problem, within
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
 from .interrupts import holding_signals
@@ -34,6 +35,7 @@ _TAG = 11
 _MOST_NBYTES = 2**30  # largest size of a message
 _STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # words at the end of a part
 _GENERATIONS = 2
+_numbers = itertools.count(1)
 
 
 class Restored(NamedTuple):
@@ -140,11 +142,20 @@ class Protected(CollectiveContext):
             coordinator.check(
                 "protecting fields", _problem(listed, comm, copies), copies=_shown(copies), fields=len(listed)
             )
+            shown = [(field.global_shape, field.dtype.str) for field in listed]
+            coordinator.check("protecting fields", None, fields=shown)
+            # Tells it from any other one, of other ranks too, that another rank may restore at the same time.
+            self._known_as = coordinator.bcast(f"number {next(_numbers)} of rank {MPI.COMM_WORLD.rank}, of {shown}")
             self._fields, self.copies = listed, index(copies)
             self._dtypes = [field.dtype for field in listed]
             self._whole_shapes = [field.global_shape for field in listed]
             ranks_places = coordinator.allgather((MPI.Get_processor_name(), [field.distribution for field in listed]))
             self._places = [places for _, places in ranks_places]
+            for number, field in enumerate(listed):
+                if problem := parts_problem(
+                    (places[number].local_slice for places in self._places), field.global_shape
+                ):
+                    raise InputError(f"field {number}: {problem}")
             nodes = [name for name, _ in ranks_places]
             size, rank = coordinator.size, coordinator.rank
             shifts = _shifts(nodes, self.copies)
@@ -288,7 +299,8 @@ class Protected(CollectiveContext):
         coordinator = runtime.coordinator
         with runtime.collective_section("restoring fields"):
             places, problem = self._targets(runtime, like)
-            runtime.preflight(problem or (None if self._saves else "expected a save before, received none"))
+            problem = problem or (None if self._saves else "expected a save before, received none")
+            runtime.preflight(problem, protected=self._known_as)
             kept = [(owner, part) for parts in self._parts for owner, part in zip(self._owners, parts)]
             steps = [part.whole() for _, part in kept]
             answers = coordinator.allgather(

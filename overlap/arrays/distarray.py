@@ -284,7 +284,10 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
-        with self._known("gathering an array") as (comm, where), hdf5_storage.collective_section(comm) as agreed:
+        with (
+            self._known("gathering an array") as (comm, where),
+            hdf5_storage.collective_section(comm, "to_xarray") as agreed,
+        ):
             scales = hdf5_storage.axes_of(where.global_shape, name, dims, coords)
             agreed.update(hdf5_storage.described(name, scales))
             if comm.rank == root:

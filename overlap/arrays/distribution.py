@@ -5,8 +5,11 @@ Pure integer arithmetic. Every rule gives the same result on all ranks, although
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from operator import index as as_integer
 from typing import Any, Protocol, runtime_checkable
 
@@ -156,6 +159,31 @@ class Distribution:
             along = (shares or {}).get(axis) or (weights and combined(weights, [int(index) for index in place]))
             where[axis] = block(self.global_shape[axis], count, along)[place[rank]]
         return Distribution(self.global_shape, tuple(sorted(axes)), tuple(where))
+
+
+def parts_problem(boxes: Iterable[Sequence[slice]], global_shape: Sequence[int]) -> str | None:
+    """Return why the parts of all ranks do not make up a global array, each element once, as text, or None.
+
+    Equal parts count once. A box is the sum, with signs, of the infinite boxes that begin at its corners; so the parts
+    make up the whole if and only if the sums of signs at all corners are equal.
+    """
+    whole = tuple((0, length) for length in global_shape)
+    bounds = {tuple((part.start, part.stop) for part in box) for box in boxes}
+    parts = {box for box in bounds if all(start < stop for start, stop in box)}
+    if parts == {whole} or not prod(global_shape):
+        return None
+    split = [axis for axis, ends in enumerate(whole) if any(box[axis] != ends for box in parts)]
+    corners: Counter[tuple[int, ...]] = Counter()
+    for box, sign in (*((part, 1) for part in parts), (whole, -1)):
+        for which in product((0, 1), repeat=len(split)):
+            corners[tuple(box[axis][end] for axis, end in zip(split, which))] += sign * (-1) ** sum(which)
+    if not any(corners.values()):
+        return None
+    received = ", ".join(sorted(f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]" for box in parts))
+    return (
+        f"expected parts that make up the global array of shape {tuple(global_shape)}, each element once, received "
+        f"{received:.200}"
+    )
 
 
 @runtime_checkable

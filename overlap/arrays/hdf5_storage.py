@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import InputError, RankError, formatted, text_of
 from ..files import ErrorKeepingFile, replacing
-from .distribution import Distribution
+from .distribution import Distribution, parts_problem
 from .exchange import refuse_objects
 from .partition import length_of
 
@@ -83,20 +83,18 @@ def save(
     coords: Mapping[str, ArrayLike] | None,
 ) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
-    with collective_section(comm) as agreed:
+    with collective_section(comm, "save", where) as agreed:
         h5py = hdf5()
         refuse_objects(local.dtype)
         axes = axes_of(where.global_shape, name, dims, coords)
-        agreed.update(
-            path=os.fspath(path), dtype=local.dtype.str, global_shape=where.global_shape, **described(name, axes)
-        )
+        agreed.update(path=os.fspath(path), dtype=local.dtype.str, **described(name, axes))
     write = _save_in_parallel if h5py.get_config().mpi else _save_on_rank_0
     write(comm, local, where, path, name, axes)
 
 
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
-    with collective_section(comm), hdf5().File(path, "r") as file:
+    with collective_section(comm, "load"), hdf5().File(path, "r") as file:
         dataset = file[name]
         if dataset.shape != where.global_shape or not np.can_cast(dataset.dtype, local.dtype, "same_kind"):
             raise InputError(
@@ -110,7 +108,7 @@ def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
 def _save_on_rank_0(
     comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
 ) -> None:
-    with collective_section(comm), parts_on_rank_0(comm, local, where.local_slice) as parts:
+    with collective_section(comm, "writing a file"), parts_on_rank_0(comm, local, where.local_slice) as parts:
         if parts is None:
             return
         with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
@@ -169,10 +167,13 @@ def _save_in_parallel(
 ) -> None:
     """Write with all ranks at once, to a file beside `path` that rank 0 renames at the end."""
     partial = Path(os.fspath(path) + ".partial")
-    with collective_section(comm), _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data:
+    with (
+        collective_section(comm, "writing a file"),
+        _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data,
+    ):
         if local.size:
             data[where.local_slice] = local
-    with collective_section(comm):
+    with collective_section(comm, "renaming a file"):
         if comm.rank == 0:
             os.replace(partial, path)
 
@@ -192,10 +193,18 @@ def _created(
 
 
 @contextmanager
-def collective_section(comm: Any) -> Iterator[dict[str, Any]]:
+def collective_section(comm: Any, call: str, where: Distribution | None = None) -> Iterator[dict[str, Any]]:
     """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
 
     The block runs to its end on all ranks, so messages inside of it must go on after a failure.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    call : str
+        Names what the ranks do, which must be the same on all of them.
+    where : Distribution, optional
+        This rank's part of an array: the parts of all ranks must make up the array.
 
     Yields
     ------
@@ -205,24 +214,27 @@ def collective_section(comm: Any) -> Iterator[dict[str, Any]]:
     Raises
     ------
     InputError, RankError
-        On all ranks, for the lowest rank that failed; `InputError` also if the values differ.
+        On all ranks, for the lowest rank that failed; `InputError` also if the values differ, or if the parts do not
+        make up one array.
     """
     failure: Exception | None = None
-    agreed: dict[str, Any] = {}
+    agreed: dict[str, Any] = {"call": call} if where is None else {"call": call, "global_shape": where.global_shape}
     try:
         yield agreed
     except Exception as error:
         failure = error
     own_report = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
-    everyone = comm.allgather((own_report, agreed))
-    for rank, (report, _) in enumerate(everyone):
+    everyone = comm.allgather((own_report, agreed, where and where.local_slice))
+    for rank, (report, *_) in enumerate(everyone):
         if report is not None:
             refused, message, summary, text = report
             if not refused:
                 raise RankError(rank, summary, text) from failure
-            alike = all(peer_report and peer_report[:2] == report[:2] for peer_report, _ in everyone)
+            alike = all(peer_report and peer_report[:2] == report[:2] for peer_report, *_ in everyone)
             raise InputError(message if alike else f"rank {rank}: {message}") from failure
-    for name in dict.fromkeys(name for _, peer_agreed in everyone for name in peer_agreed):
-        values = [peer_agreed.get(name) for _, peer_agreed in everyone]
+    for name in dict.fromkeys(name for _, peer_agreed, _ in everyone for name in peer_agreed):
+        values = [peer_agreed.get(name) for _, peer_agreed, _ in everyone]
         if any(value != values[0] for value in values):
             raise InputError(f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}")
+    if where is not None and (problem := parts_problem((box for *_, box in everyone), where.global_shape)):
+        raise InputError(problem)

@@ -23,7 +23,7 @@ def gather(
     comm: Any, local: np.ndarray, where: Distribution, root: int, index: Sequence[int | slice] | None
 ) -> np.ndarray | None:
     """Bring the global array, or a part of it, to one rank (collective); see `DistArray.gather`."""
-    with collective_section(comm) as agreed:
+    with collective_section(comm, "gather", where) as agreed:
         target = _root(root, comm)
         wanted = _indices(index, where)
         try:
@@ -33,7 +33,7 @@ def gather(
                 f"expected integers and slices inside of {where.global_shape}, received {repr_of(index)}: {error}"
             ) from None
         values = local[np.ix_(*local_index)]
-        agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str, global_shape=where.global_shape)
+        agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str)
     parts = comm.gather((result_index, values) if values.size else None, target)
     if parts is None:
         return None
@@ -47,7 +47,7 @@ def gather(
 def scatter(comm: Any, array: Any, where: Distribution, dtype: np.dtype[Any], root: int) -> np.ndarray:
     """Send every rank its part of a global array that one rank holds (collective); see `ArraySpec.scatter`."""
     whole = np.empty(0, dtype)
-    with collective_section(comm) as agreed:
+    with collective_section(comm, "scatter") as agreed:
         source = _root(root, comm)
         if comm.rank == source:
             refuse_masks(array=array)
@@ -107,12 +107,12 @@ def redistribute(
     where : Distribution
         Its place.
     """
-    with collective_section(comm) as agreed:
+    with collective_section(comm, "redistribute", where) as agreed:
         refuse_objects(local.dtype)
         if problem := exchange_problem(exchange, local.dtype):
             raise InputError(problem)
         new_where, said = split_as(comm, where, axes, grid, weights, shares)
-        agreed.update(global_shape=where.global_shape, dtype=local.dtype.str, **said, exchange=exchange)
+        agreed.update(dtype=local.dtype.str, **said, exchange=exchange)
         target = np.empty(new_where.shape, local.dtype)
         sent_from = rounded(local, exchange if comm.size > 1 else None)
     crossing = Crossing.between(comm.allgather((where.local_slice, new_where.local_slice)), comm.rank)

@@ -26,20 +26,25 @@ Array = np.ndarray[Any, Any]
 def total(comm: Any, local: Array, where: Distribution) -> Any:
     """Sum all elements of the global array (collective); see `DistArray.global_sum`."""
     dtype = None if _problem(local) else np.sum(np.empty(0, local.dtype)).dtype
-    return _combined(comm, where, lambda: _sum(local), sum, dtype, problem=_problem(local))
+    return _combined("global_sum", comm, where, lambda: _sum(local), sum, dtype, problem=_problem(local))
 
 
 def mean(comm: Any, local: Array, where: Distribution) -> Any:
     """Average all elements of the global array (collective); see `DistArray.global_mean`."""
     count = prod(where.global_shape)
-    total = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local))
+    total = _combined(
+        "global_mean", comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local)
+    )
     return _typed(total / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
 
 
 def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
     """Find the largest or smallest element of the global array (collective): `reduce` is `numpy.max` or `numpy.min`."""
     empty = not prod(where.global_shape)
-    return _combined(comm, where, lambda: reduce(local), reduce, local.dtype, empty=empty, problem=_problem(local))
+    name = f"global_{reduce.__name__}"
+    return _combined(
+        name, comm, where, lambda: reduce(local), reduce, local.dtype, empty=empty, problem=_problem(local)
+    )
 
 
 def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
@@ -57,7 +62,7 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
     together: Any = np.max if order == np.inf else sum
-    total = _combined(comm, where, of_part, together, None, problem=problem, ord=order)
+    total = _combined("global_norm", comm, where, of_part, together, None, problem=problem, ord=order)
     return _typed(np.sqrt(total) if order == 2 else total, dtype if dtype.kind == "f" else np.dtype(float))
 
 
@@ -70,10 +75,13 @@ def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
         problem = f"expected a DistArray of {where} over the same ranks, received one of {factor.distribution}"
     else:
         problem = _problem(local) or _problem(np.asarray(factor))
-    return _combined(comm, where, lambda: _sum(np.conj(local) * np.asarray(factor)), sum, None, problem=problem)
+    return _combined(
+        "global_vdot", comm, where, lambda: _sum(np.conj(local) * np.asarray(factor)), sum, None, problem=problem
+    )
 
 
 def _combined(
+    name: str,
     comm: Any,
     where: Distribution,
     of_part: Callable[[], Any],
@@ -91,22 +99,17 @@ def _combined(
     InputError, RankError
         On all ranks.
     """
-    with collective_section(comm) as common:
+    with collective_section(comm, name, where) as common:
         if problem is None and empty:
             problem = f"expected an array with elements, received one of global shape {where.global_shape}"
         if problem is not None:
             raise InputError(problem)
         own_value = of_part() if prod(where.shape) else None
-        common.update(global_shape=where.global_shape, **agreed)
+        common.update(agreed)
     parts: dict[tuple[tuple[int, int], ...], Any] = {}
     for box, value in comm.allgather((_bounds(where.local_slice), own_value)):
         if value is not None:
             parts.setdefault(box, value)
-    covered = sum(prod(stop - start for start, stop in box) for box in parts)
-    if covered != prod(where.global_shape):
-        raise InputError(
-            f"expected parts that make up the global array, {prod(where.global_shape)} elements, received {covered}"
-        )
     return _typed(combine(list(parts.values())), dtype)
 
 

@@ -220,7 +220,7 @@ class ArraySpec:
             On all ranks: the function fails on some rank, or returns values that do not fit there.
         """
         filled = self.empty()
-        with collective_section(self.comm) as agreed:
+        with collective_section(self.comm, "from_function") as agreed:
             coordinates = self.grid(lengths)
             agreed.update(lengths=box_lengths(lengths, self.dimensions))
             returned = function(*coordinates)

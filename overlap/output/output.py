@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from math import prod
 from operator import index as as_integer
 from pathlib import Path
 from threading import Thread
@@ -21,6 +20,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from ..arrays import DistArray
+from ..arrays.distribution import parts_problem
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.hdf5_storage import axes_of, hdf5
 from ..freed import Resource, closed_error
@@ -209,6 +209,7 @@ class Output(Resource):
             numbers = {name: repr(fields[name]) for name in like if name not in arrays}
             rt.preflight(
                 problem,
+                path=str(self.path),
                 step=problems.shown(step),
                 time=problems.shown(time),
                 fields=list(like.items()),
@@ -277,13 +278,10 @@ class Output(Resource):
         everyone = self.runtime.coordinator.allgather([array.local_slice for array in arrays.values()])
         holders, problem = {}, None
         for number, (name, array) in enumerate(arrays.items()):
-            holders[name] = field_pieces.holders([boxes[number] for boxes in everyone])
-            covered = sum(field_pieces.count(box) for box in holders[name] if box is not None)
-            if covered != prod(array.global_shape):
-                problem = problem or (
-                    f"expected parts of {name!r} that make up the global array, {prod(array.global_shape)} elements, "
-                    f"received {covered}"
-                )
+            parts = [boxes[number] for boxes in everyone]
+            holders[name] = field_pieces.holders(parts)
+            if problem is None and (problem := parts_problem(parts, array.global_shape)):
+                problem = f"{name}: {problem}"
         self.runtime.preflight(problem)
         return holders
 
@@ -309,7 +307,7 @@ class Output(Resource):
             problem = self._mode_problem() or problems.step_problem(step)
             if problem is None and not (self.steps and self.steps[0] <= step):
                 problem = f"expected a step that keeps one of {problems.series(self.steps)}, received {step}"
-            self.runtime.preflight(problem, step=problems.shown(step))
+            self.runtime.preflight(problem, path=str(self.path), step=problems.shown(step))
             count = sum(written <= step for written in self.steps)
             with self._one_error("truncating the file of an Output"):
                 if self.runtime.coordinator.rank == 0 and count < len(self.steps):
@@ -349,7 +347,10 @@ class Output(Resource):
         with held_signals():
             problem = self._reading_problem(fields, step)
             self.runtime.preflight(
-                problem, step=problems.shown(step), names=None if problem is not None else sorted(fields)
+                problem,
+                path=str(self.path),
+                step=problems.shown(step),
+                names=None if problem is not None else sorted(fields),
             )
             index = len(self.steps) - 1 if step is None else self.steps.index(step)
             values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}

@@ -547,6 +547,36 @@ def refusal(comm, function, *args, kind=InputError, **kwargs):
     raise AssertionError("nothing was refused")
 
 
+def different_arrays(comm):
+    """The ranks do the same with arrays that are split otherwise, or something else with one: an error on all."""
+    last = comm.rank == comm.size - 1
+    rows, columns = (made(comm, values(), (axis,), (comm.size,)) for axis in (1, 2))
+    uneven = Distribution(SHAPE, (1,), ()).split_along((1,), (comm.size,), comm.rank, weights=range(1, comm.size + 1))
+    uneven = DistArray(values()[uneven.local_slice], comm, SHAPE, (1,), uneven.local_slice)
+    with folder(comm) as place:
+        path = place / "u.h5"
+        for other in (columns, uneven):
+            u = other if last else rows
+            for way in (lambda: u.redistribute(0), u.gather, u.global_sum, u.global_max, lambda: u.save(path)):
+                if comm.size > 1:
+                    assert "make up the global array" in refusal(comm, way)
+                    assert not path.exists()
+        rows.save(path)
+        ways = (
+            rows.global_sum,
+            rows.global_mean,
+            rows.global_max,
+            rows.global_min,
+            rows.gather,
+            lambda: rows.load(path),
+        )
+        for way, another in zip(ways, (*ways[1:], ways[0])):
+            if comm.size > 1:
+                assert "call: expected the same on all ranks" in refusal(comm, another if last else way)
+        assert_is(rows, values())
+        assert rows.global_sum() == values().sum() and rows.global_max() == values().max()
+
+
 def masked(comm):
     """Masked arrays are refused: their masks would be ignored."""
     where = Distribution((4, 4), (0,), ()).split_along((0,), (comm.size,), comm.rank)

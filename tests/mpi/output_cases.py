@@ -217,6 +217,28 @@ def bad_input(comm):
         comm.Barrier()
 
 
+def different_outputs(comm):
+    """Ranks that write to different files, read them or cut them: one error on all, and both files as before."""
+    last = comm.rank == comm.size - 1
+    u = made(comm, values(), (1,), (comm.size,))
+    with folder(comm) as place, Output(comm, place / "a.h5", "w") as a, Output(a.runtime, place / "b.h5", "w") as b:
+        for step in (1, 2):
+            for call in (
+                lambda output: output.write({"u": u}, step=step, time=0),
+                lambda output: output.read({"u": u}, step=1),
+                lambda output: output.truncate(1),
+            ):
+                if comm.size > 1:  # without a step there is nothing to read
+                    assert ("path: " if a.steps else "expected") in refusal(comm, call, b if last else a)
+            for factor, output in enumerate((a, b), 1):
+                output.write({"u": factor * u}, step=step, time=0)
+                assert output.steps == list(range(1, step + 1))
+        for factor, output in enumerate((a, b), 1):
+            read = made(comm, 0 * values(), (2,), (comm.size,))
+            assert output.read({"u": read}, step=1)["step"] == 1
+            assert np.array_equal(read, factor * values()[read.local_slice])
+
+
 def without_h5py(comm):
     """One clear error on all ranks."""
     original = builtins.__import__

@@ -110,6 +110,21 @@ def bad_input(comm):
             assert f"{2 * 2} parts" not in protected.describe() and "2 saves of 2 parts" in protected.describe()
         with pytest.raises(overlap.ClosedError):
             protected.save(3)
+        hole = (
+            u[:, :]
+            if comm.rank
+            else overlap.DistArray(np.zeros((0, 4)), u.comm, u.global_shape, (0,), (slice(0, 0), slice(0, 4)))
+        )
+        with pytest.raises(InputError, match="make up the global array"):
+            Protected(hole)
+        u[...] = 1
+        with Protected(u) as one, Protected(2 * u) as two, Protected([u, u]) as both:
+            for each in (one, two, both):
+                each.save(1)
+            for others in (two, both):
+                with pytest.raises(InputError, match="protected: expected the same on all ranks"):
+                    (others if comm.rank else one).restore(other)
+            assert [each.restore(other).fields[0].global_max() for each in (one, two)] == [1, 2]
         foreign.comm.Free()
 
 

@@ -17,6 +17,7 @@ ALL = ",".join(
         "parts",
         "pickles",
         "redistributed",
+        "different_arrays",
         "masked",
         "shown",
         "files",

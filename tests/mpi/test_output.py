@@ -4,7 +4,7 @@ import jobs
 import pytest
 from marks import exhaustive
 
-ALL = "written,in_small_pieces,bad_input,without_h5py"
+ALL = "written,in_small_pieces,bad_input,different_outputs,without_h5py"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])

@@ -13,6 +13,7 @@ from overlap.arrays import (
     length_of,
     mode_segments,
 )
+from overlap.arrays.distribution import parts_problem
 
 quick = settings(deadline=None, max_examples=200, database=None)
 lengths = st.integers(1, 40)
@@ -26,6 +27,26 @@ def modes(length, half):
     """The mode number at each index, and whether it is the Nyquist mode of an even length."""
     numbers = np.rint((np.fft.rfftfreq if half else np.fft.fftfreq)(length, 1 / length)).astype(int)
     return {index: int(abs(mode) if half else mode) for index, mode in enumerate(numbers) if 2 * abs(mode) != length}
+
+
+@quick
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=3), st.data())
+def test_parts_that_make_up_an_array(shape, data):
+    """By painting: every element is in one part, where equal parts count once."""
+    bounds = [st.tuples(st.integers(0, n), st.integers(0, n)).map(sorted) for n in shape]
+    some = [tuple(slice(*each) for each in box) for box in data.draw(st.lists(st.tuples(*bounds), max_size=4))]
+    if data.draw(st.booleans()):  # cut the whole in two, and the second half again, along any axes
+        some, last = [], [slice(0, n) for n in shape]
+        for _ in range(2):
+            axis = data.draw(st.integers(0, len(shape) - 1))
+            cut = data.draw(st.integers(last[axis].start, last[axis].stop))
+            some.append(tuple(slice(p.start, cut) if n == axis else p for n, p in enumerate(last)))
+            last[axis] = slice(cut, last[axis].stop)
+        some += 2 * [tuple(last)]
+    painted = np.zeros(shape, int)
+    for box in {tuple((part.start, part.stop) for part in box): box for box in some}.values():
+        painted[box] += 1
+    assert (parts_problem(some, shape) is None) == bool((painted == 1).all())
 
 
 @quick

@@ -198,8 +198,9 @@ class DistArray(np.ndarray):
             `out`, if given. This array itself, if it is whole along `axis` already. Otherwise a new array.
         """
         pencil = self._split()
-        with collective_section(pencil.subcomm) as agreed:
+        with collective_section(pencil.subcomm, "redistributing an array") as agreed:
             target, aligned = self._checked_target(axis, out)
+            agreed.update(global_shape=self.global_shape, dtype=self.dtype.str, alignment=pencil.axis)
             agreed.update(axis=target, out=out is not None)
             if out is None and pencil.subcomm[target].size > 1:
                 out = DistArray(
@@ -285,7 +286,7 @@ class DistArray(np.ndarray):
 
 
 def _file(filename: str | FileBase, **options: Any) -> FileBase:
-    with collective_section(MPI.COMM_WORLD) as agreed:
+    with collective_section(MPI.COMM_WORLD, "naming a file") as agreed:
         if not isinstance(filename, FileBase | str):
             raise InputError(f"expected a file's name or an open file, received {repr_of(filename):.200}")
         agreed["filename"] = filename if isinstance(filename, str) else filename.filename
@@ -385,7 +386,7 @@ def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
 
 def _collective(alone: bool) -> AbstractContextManager[dict[str, Any]]:
     """Return a ``with`` block that fails on all ranks of the world if it fails on one, unless the rank is `alone`."""
-    return nullcontext({}) if alone else collective_section(MPI.COMM_WORLD)
+    return nullcontext({}) if alone else collective_section(MPI.COMM_WORLD, "making an array")
 
 
 def _checked_shape(global_shape: Any, rank: Any) -> tuple[tuple[int, ...], int]:

@@ -75,7 +75,7 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
         if not isinstance(comm, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm, received {repr_of(comm)}")
         given = comm.Get_topology() == MPI.CART
-        with collective_section(comm) as agreed:
+        with collective_section(comm, "making a Subcomm") as agreed:
             if given and dims is not None:
                 raise InputError(f"expected no dims with a Cartesian communicator, received {repr_of(dims)}")
             agreed["dims"] = sizes = None if given else _sizes(comm.size, dims)
@@ -287,7 +287,10 @@ class Transfer:
         target: tuple[tuple[int, ...], np.ndarray],
         crossing: Crossing,
     ) -> None:
-        with collective_section(self.comm):
+        with collective_section(self.comm, "a call of a Transfer") as agreed:
+            agreed.update(
+                shape=self.shape, dtype=self.dtype.str, axes=(self.axisA, self.axisB), back=crossing is self._back
+            )
             for shape, array in (source, target):
                 if not isinstance(array, np.ndarray):
                     raise InputError(f"expected a local array of shape {shape}, received {type(array).__name__}")

@@ -80,7 +80,7 @@ class FileBase:
         InputError, RankError
             On all ranks: an argument is bad or differs between ranks, or writing has failed.
         """
-        with collective_section(COMM) as agreed:
+        with collective_section(COMM, "writing a snapshot") as agreed:
             if not isinstance(step, Real) or not np.isfinite(step):
                 raise InputError(f"expected the number of a snapshot, received {repr_of(step):.200}")
             parts = []
@@ -92,6 +92,7 @@ class FileBase:
                     part = field[where] if component else field
                     parts.append((name + "".join(map(str, component)), part, _checked_index(part, index)))
             agreed.update(
+                filename=self.filename,
                 step=step,
                 fields=[(name, field.global_shape, field.dtype.str, repr(index)) for name, field, index in parts],
             )

@@ -49,7 +49,7 @@ class HDF5File(FileBase):
 
     @holding_signals
     def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
-        with collective_section(COMM) as agreed:
+        with collective_section(COMM, "making an HDF5File") as agreed:
             if not isinstance(h5name, str | PathLike):
                 raise InputError(f"expected a file's name, received {repr_of(h5name):.200}")
             if mode not in ("a", "w", "r"):
@@ -65,7 +65,8 @@ class HDF5File(FileBase):
 
     @holding_signals
     def open(self, mode: str = "r+", **kw: Any) -> None:
-        with collective_section(COMM):
+        with collective_section(COMM, "opening a file") as agreed:
+            agreed.update(filename=self.filename, mode=mode)
             import h5py
 
             if h5py.get_config().mpi:
@@ -75,7 +76,7 @@ class HDF5File(FileBase):
 
     @holding_signals
     def close(self) -> None:
-        with collective_section(COMM):  # no rank reads the file before rank 0 has closed it
+        with collective_section(COMM, "closing a file"):  # no rank reads the file before rank 0 has closed it
             super().close()
 
     @holding_signals
@@ -88,7 +89,7 @@ class HDF5File(FileBase):
 
     @holding_signals
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
-        with collective_section(COMM):
+        with collective_section(COMM, "reading a snapshot"):
             import h5py
 
             with h5py.File(self.filename, "r") as file:
@@ -109,12 +110,12 @@ class HDF5File(FileBase):
         kinds = ["slice" if isinstance(entry, slice) else str(int(entry)) for entry in wanted[rank:]]
         path = f"{name}/{kinds.count('slice')}D/" + ("" if index is None else "_".join(kinds) + "/") + str(step)
         if self.f is not None and self.f.driver == "mpio":
-            with collective_section(COMM):
+            with collective_section(COMM, "writing an array"):
                 data = self._dataset(name, path, field, shape)
                 if values.size:
                     data[box] = values
             return
-        with collective_section(COMM), parts_on_rank_0(COMM, values, box) as parts:
+        with collective_section(COMM, "writing an array"), parts_on_rank_0(COMM, values, box) as parts:
             if parts is not None:
                 data = self._dataset(name, path, field, shape)
                 for place, part in parts:
