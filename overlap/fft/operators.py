@@ -299,13 +299,13 @@ class SpectralOperators:
         """Return k^2 of this rank's modes, and the energy of each mode, of the shape of a local array."""
         self._update()
         spectrum = self._plan.spectrum
-        with self._plan.runtime.collective_section("an energy"):
+        with self._plan.runtime.collective_section(f"an energy, {self._plan._known_as}"):
             if {*REAL_KINDS} & {*self._kinds}:
                 raise InputError(f"expected a plan of Fourier transforms for energies, received one of {self._kinds}")
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
-            self._plan.runtime.preflight(fields=len(fields), modes=spectrum.global_shape, lengths=self.lengths)
+            self._plan.runtime.preflight(fields=len(fields), lengths=self.lengths)
             energies = np.zeros(spectrum.shape)
             for field in fields:
                 values = np.asarray(field)

@@ -1,6 +1,7 @@
 """What `mismatches` runs on every rank: the last one differs from the others in one thing."""
 
 import os
+from functools import partial
 
 import numpy as np
 from error_cases import raised, same_message
@@ -8,6 +9,7 @@ from fft2_error_cases import OTHER_ARGUMENTS, grouped
 from mpi4py import MPI
 
 import overlap
+from overlap.arrays import Distribution
 from overlap.fft.planning import tuning_file
 
 SLICES = 9
@@ -69,3 +71,52 @@ def tuning(comm, folder, by_environment):
         os.environ["OVERLAP_TUNING"] = path
     error = raised(overlap.InputError, overlap.FFT2, comm, (2, 4, 4), **{} if by_environment else {"tuning": path})
     same_message(comm, error)
+
+
+def _calls_of_plans(rt):
+    """Calls of a runtime's plans, of which many look alike."""
+    for _ in range(2):
+        for plan in (
+            overlap.FFT2(rt, (3, 6, 5)),
+            overlap.FFT2(rt, (3, 6, 5), "f8"),
+            overlap.FFT2(rt, (3, 6, 5), exchange="f4"),
+            overlap.FFT3(rt, (6, 5, 4)),
+            overlap.FFTN(rt, (4, 6, 5), kinds=("dct2", "c2c", "dst1")),
+        ):
+            yield partial(plan.forward, plan.real.wrap(np.ones(plan.real.shape, plan.real.dtype)))
+            yield partial(plan.backward, plan.spectrum.wrap(np.ones(plan.spectrum.shape, plan.spectrum.dtype)))
+            yield partial(plan.forward.compute, plan.real.wrap(np.ones(plan.real.shape, plan.real.dtype)))
+        move = overlap.Transpose(rt, (3, 6, 5), 1, 2)
+        yield partial(move.forward, move.source.wrap(np.ones(move.source.shape, complex)))
+        yield partial(move.backward, move.target.wrap(np.ones(move.target.shape, complex)))
+        bracket = overlap.Bracket(rt, (1, 2, 3, 5))
+        modes = np.ones(bracket.spectrum.shape, complex)
+        bracket.advect(modes[0])
+        yield partial(bracket, modes)
+        yield partial(bracket.advect, modes[0])
+
+
+def _calls_of_arrays(comm):
+    """Collective calls of arrays of one shape, split along two different axes."""
+    for axis in (0, 1):
+        where = Distribution((6, 8), (axis,), ()).split_along((axis,), (comm.size,), comm.rank)
+        u = overlap.DistArray(np.ones(where.shape), comm, (6, 8), (axis,), where.local_slice)
+        yield from (u.global_sum, u.global_mean, u.global_max, u.global_min, u.global_norm, partial(u.global_vdot, u))
+        yield from (u.gather, partial(u.redistribute, 0), partial(u.redistribute, 1))
+
+
+def objects(comm, kind, seed):
+    """Ranks that call different plans, or do different things with arrays: one error, and every call is right after."""
+    chance = np.random.default_rng(seed)
+    with overlap.Runtime(comm, deadline_s=60.0, entry_deadline_s=60.0) as rt:
+        calls = list(_calls_of_plans(rt) if kind == "plan" else _calls_of_arrays(comm))
+        meaningless = [number for number, call in enumerate(calls) if "compute" in str(getattr(call, "func", ""))]
+        truth = [None if result is None else np.array(result) for result in (call() for call in calls)]
+        for _ in range(20):
+            one, other = chance.choice(len(calls), 2, replace=False)
+            error = raised(overlap.InputError, calls[other if comm.rank == comm.size - 1 else one])
+            same_message(comm, error)
+            for number in (one, other):
+                result = calls[number]()
+                if number not in meaningless and result is not None:
+                    np.testing.assert_allclose(result, truth[number], atol=1e-5)

@@ -8,7 +8,7 @@ from .draw import Drawn
 from .harness import Part
 
 AWAITED = ("call", "op", "root", "tag", "dtype", "count", "slices")
-KINDS = (*AWAITED, "arguments", "tuning", "environment")
+KINDS = (*AWAITED, "arguments", "tuning", "environment", "plan", "array")
 OWN = {"tag"}  # of a message between two ranks: MPI alone knows that nobody matches it
 
 
@@ -18,6 +18,9 @@ def run(seed):
     kind, ranks, mpi = KINDS[seed % len(KINDS)], drawn.ranks(2), drawn.library()
     if kind == "arguments":
         jobs.run_job("campaign.mismatch_cases:arguments", ranks, mpi=mpi, args={"number": seed // len(KINDS)})
+    elif kind in ("plan", "array"):
+        args = {"kind": kind, "seed": seed // len(KINDS)}
+        jobs.run_job("campaign.mismatch_cases:objects", ranks, mpi=mpi, args=args)
     elif kind not in AWAITED:
         with tempfile.TemporaryDirectory() as folder:
             jobs.run_job(

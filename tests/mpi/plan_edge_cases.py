@@ -248,6 +248,8 @@ def alike_plans(comm):
     with overlap.Runtime(comm) as runtime:
         plans = [overlap.FFT2(runtime, whole.shape) for _ in range(2)]  # refined in their calls
         boxes = [overlap.Bracket(runtime, modes.shape, (ky, 1.0)) for ky in (1.0, 2.0)]
+        restored = overlap.FFT2(runtime, whole.shape, layout={"restore": True})
+        sums = [plan.operators() for plan in (plans[0], restored)]
         moves = [overlap.Transpose(runtime, whole.shape, *axes) for axes in ((1, 2), (2, 1))]
         f, results = boxes[0].spectrum.wrap(np.ascontiguousarray(modes[:, :, boxes[0].rows])), []
         for box in boxes:
@@ -271,6 +273,7 @@ def alike_plans(comm):
             yield from (lambda: box(f), lambda: box.advect(np.asarray(f[0])), box.balance)
             yield from (lambda: move.forward(move.source.empty()), lambda: move.backward(move.target.empty()))
             yield lambda: part(plans[0].real.empty())
+            yield lambda: sums[which].energy((plans[0], restored)[which].spectrum.empty())
 
         for _ in range(3):  # so that calls with new settings are among them
             for way in different(comm.rank == comm.size - 1):
@@ -279,5 +282,5 @@ def alike_plans(comm):
                     same_everywhere(comm, str(error))
                     assert "expected the same on all ranks, received" in str(error)
                 works()
-        for plan in (*plans, *boxes, *moves):
+        for plan in (*plans, restored, *boxes, *moves):
             plan.close()
