@@ -23,6 +23,7 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -33,21 +34,23 @@ from ..arrays.exchange import exchange_problem, travelling
 from ..errors import InputError
 from ..interrupts import holding_signals
 from ..renamed import old_argument
-from ..runtime import worker_index
+from ..runtime import parallel, worker_index
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
-from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
-from .engine.buffers import ArrayReference, Buffers
-from .engine.fftw import fast_length
-from .engine.plane_brackets import KY, PLANES, PlaneBrackets
+from .engine.buffers import ArrayReference
+from .engine.fftw import fast_length, zeros
+from .engine.plane_brackets import KY, PLANES, PlaneBrackets, exchanging_stages
+from .engine.plane_composition import ONE, SlotBuffers
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
 from .on_runtime import PlanComm
 from .plan import Plan
 from .planning.plan_cache import PlanCache
-from .planning.settings import Settings, settings_problem
+from .planning.settings import Settings, Tuned, settings_problem
+from .pointwise import Pointwise
+from .transform import Progress
 
 DEPTH = 8
 
@@ -189,8 +192,8 @@ class Bracket(Plan):
                 requested = replace(requested, depth=requested.depth or DEPTH)
             self._requested = requested
             self._place()
-            self.transform = _transform(self)
-            self._keep("bracket", self.transform, _transform)
+            self.transform = BracketTransform(self)
+            self._keep("bracket", self.transform, BracketTransform)
             # A runtime may have several brackets, each on a part of its ranks: all measure if one does.
             if coordinator.maximum(int(self._measures)):
                 self._balanced()
@@ -232,13 +235,15 @@ class Bracket(Plan):
         layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, multiples=(1, 2, 1, 1))
         source = SourceArray(layout, (1, *modes), (self.comm.rank,), np.dtype(complex), contiguous=True)
         self._stages = exchanging_stages(source, self.exchange)
+        self._messages = tuple(stage.message(ONE) for stage in self._stages)
+        self._gradient: Any = zeros((self._stages[0].target_shape[PLANES], *self.points), complex)
         self.rows = layout.local_slice(source.shape, source.coordinates)[KY]
         parts: Any = {-2: self.rows}
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True, spectral=True)
         self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True, spectral=True)
 
-        async def take(_: int, buffers: Buffers, a: np.ndarray) -> None:
-            self.speed = await self.transform.take(a, buffers)
+        async def take(number: int, buffers: SlotBuffers, a: np.ndarray) -> None:
+            await self._take(number, buffers, a)
 
         take.__qualname__ = f"advect of {self._known_as}"  # compared between the ranks
         self._advect: Any = self.runtime.pipelined(
@@ -249,7 +254,7 @@ class Bracket(Plan):
         return self._stages[0].target_shape[PLANES] / self.shape[PLANES]
 
     def _forget(self) -> None:
-        self._advect = None
+        self._advect = self._gradient = None
 
     def _title(self) -> str:
         return (
@@ -265,13 +270,13 @@ class Bracket(Plan):
     def nbytes(self) -> int:
         """Return the memory of the advecting field's gradient on this rank, in bytes."""
         self._check_in_use()
-        return self.transform.gradient.nbytes
+        return int(self._gradient.nbytes)
 
     @property
     def nbytes_per_slot(self) -> int:
         """Return the memory of one slot on this rank, in bytes."""
         self._check_in_use()
-        return nbytes_of_buffers(self._stages)
+        return sum(SlotBuffers.lengths(self._messages)) * self._messages[0].wire.dtype.itemsize
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -321,25 +326,25 @@ class Bracket(Plan):
 
     # ---- slices ----------------------------------------------------------------------------------
 
-    def buffers(self) -> Buffers:
+    def buffers(self) -> SlotBuffers:
         """Make the buffers of one slice in flight, for slice programs.
 
         Returns
         -------
-        Buffers
+        SlotBuffers
             To be passed to `apply`; make one for each slot of a pipeline.
         """
         self._check_in_use()
-        return buffers(self._stages)
+        return SlotBuffers.alone(self._messages, self._gradient)
 
-    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool | None = None) -> None:
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: SlotBuffers, compute: bool | None = None) -> None:
         """Compute one slice's bracket in a slice program: await two all-to-alls (none on one rank); see `stagger`.
 
         Parameters
         ----------
         f, out : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
-        buffers : Buffers
+        buffers : SlotBuffers
             Made by `buffers`.
         compute : bool, optional
             Deprecated. False: only exchange; use `operations` in a skeleton instead.
@@ -351,23 +356,15 @@ class Bracket(Plan):
         """
         if compute is not None:
             old_argument("Bracket.apply", "compute", "a skeleton returns Bracket.operations(f, out, buffers)")
-        for step in self._steps(f, out, buffers):
-            if isinstance(step, Exchange):
-                await step.operation()
-            elif compute is not None and not compute:
-                continue
-            elif isinstance(step, Call):
-                step.function(array("q"))
-            else:
-                step.execute(self.transform.scratch()[worker_index()])
+        await self._carry_out(self._steps(f, out, buffers), compute is None or compute)
 
-    def operations(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> list[Operation]:
+    def operations(self, f: np.ndarray, out: np.ndarray, buffers: SlotBuffers) -> list[Operation]:
         """Return the operations that `apply` awaits, for a skeleton; the parameters are those of `apply`.
 
         Parameters
         ----------
         f, out : ndarray of complex
-        buffers : Buffers
+        buffers : SlotBuffers
 
         Returns
         -------
@@ -380,30 +377,81 @@ class Bracket(Plan):
         """
         return [step.operation() for step in self._steps(f, out, buffers) if isinstance(step, Exchange)]
 
-    def _steps(self, f: np.ndarray, out: np.ndarray, buffers: Buffers) -> Iterator[Any]:
+    def _steps(self, f: np.ndarray, out: np.ndarray, buffers: SlotBuffers) -> Iterator[Any]:
         """Yield the steps of one slice's bracket."""
         self._check_in_use()
         # MPI reads and writes these arrays directly; if one were too short, MPI would read or write beyond its end.
         if problem := self.advecting.problem(f, "f") or self.advecting.target_problem(out, "out"):
             raise InputError(problem)
-        if not isinstance(buffers, Buffers):
+        if not isinstance(buffers, SlotBuffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
-        return self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers)
+        return self.transform._kernels.steps(ONE, buffers, [_as_batch(f)], [_as_batch(out)], self._comm)
+
+    async def _take(self, _: int, buffers: SlotBuffers, a: np.ndarray) -> None:
+        kernels, field, squares = self.transform._kernels, _as_batch(a), [0.0]
+        await self._carry_out(kernels.arriving(ONE, buffers, [field], self._comm))
+        await parallel(lambda block: squares.append(kernels.take(buffers, field, block)), range(len(kernels.blocks)))
+        self.speed = max(squares) ** 0.5
+
+    async def _carry_out(self, steps: Iterator[Any], compute: bool = True) -> None:
+        """Carry out the steps of a slice in a slice program."""
+        for step in steps:
+            if isinstance(step, Exchange):
+                await step.operation()
+            elif not compute:
+                continue
+            elif isinstance(step, Call):
+                step.function(array("q"))
+            else:
+                step.execute(self.transform.scratch()[worker_index()])
 
 
-def _transform(plan: Bracket) -> BracketTransform:
-    return BracketTransform(
-        plan._comm,
-        plan._stages,
-        plan.spectrum,
-        plan.points,
-        plan._requested,
-        lambda effort: plan._kernel(
-            (effort,),
-            lambda: PlaneBrackets(plan._stages, plan._spacing, plan.points, effort or "estimate", plan.runtime.workers),
-        ),
-        lambda transform: plan._choose("bracket", transform),
-    )
+class BracketTransform(Pointwise):
+    """The brackets of a batch with one advecting field; see `Bracket`.
+
+    The settings that were left open are chosen in the first call.
+    """
+
+    _held = (*Pointwise._held, "_choose")
+
+    def __init__(self, plan: Bracket) -> None:
+        def made(effort: str | None) -> PlaneBrackets:
+            return plan._kernel(
+                (effort,),
+                lambda: PlaneBrackets(
+                    plan._stages, plan._gradient, plan._spacing, effort or "estimate", plan.runtime.workers
+                ),
+            )
+
+        arrays = (plan.spectrum,)
+        super().__init__(plan._comm, made, plan._requested.effort, arrays, arrays)
+        self.settings, self.nbytes_in_flight = plan._requested, 0
+        self._choose: Any = partial(plan._choose, "bracket")
+
+    def configure(self, settings: Settings, count: int | None = None) -> None:
+        # Trials compare messages of several slices with those of one. Here each message has one slice all the same, so
+        # that the model takes its whole time for a cost per message.
+        messages = -(-(self.slices if count is None else count) // (settings.chunk or 1))
+        super().configure(replace(settings, chunk=1), messages)
+
+    def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
+        self.plan()
+        return super().tune(budget_s, progress)
+
+    def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
+        self.plan()
+        return super()._call(what, arrays, out)
+
+    def plan(self) -> None:
+        """Choose the settings that were left open, if that has not been done (collective)."""
+        self.check_in_use()
+        if self._pipelines is None:
+            self._choose(self)
+
+
+def _as_batch(planes: np.ndarray) -> ArrayReference:
+    """Locate the planes of a slice as a batch of one slice."""
+    return ArrayReference(np.asarray(planes)[None])
 
 
 def _disagreement(name: str, values: list[Any]) -> str | None:

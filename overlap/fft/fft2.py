@@ -11,8 +11,7 @@ from ..arrays import AxisSwap
 from ..arrays.exchange import travelling
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
-from .engine.compiled_function import can_be_compiled
-from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
+from .engine.plane_blocks import PlaneBlocks
 from .field_transform import BatchTransform
 from .fourier import FourierPlan
 from .function import Function
@@ -177,36 +176,34 @@ class FFT2(FourierPlan):
     def _pointwise(self, function: Function, fine: tuple[int, ...], blocks: str = "rows") -> Transform:
         if self._layout.restore and self.comm.size > 1:
             return super()._pointwise(function, fine)
-        whole, effort = blocks == "planes", self._requested.effort
-        scales, counts = (self._scale(False, fine), self._scale(True, fine)), (function.inputs, function.outputs)
-        slices = max(1, self.real.slices)
+        effort, scales = self._requested.effort, (self._scale(False, fine), self._scale(True, fine))
+        slices, axes = max(1, self.real.slices), self._lines(fine)
         back, forth = (
-            self._staged_of(forward, fine, slices * count, None, True) for forward, count in zip((False, True), counts)
+            self._staged_of(forward, fine, slices * count, None, True)
+            for forward, count in ((False, function.inputs), (True, function.outputs))
         )
-        axes = self._lines(fine)
-        size = BlockSize(
-            COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES,
-            whole,
-            function.simple and not (function.shared or whole),
-        )
+        real, shared = self._specs((function.shared,), fine)
+        share = None
+        if function.shared:
+            make = self._staged_of(False, fine, function.shared, None)
+            share = BatchTransform(self.runtime, self._comms, make(effort), shared, real, scales[0], make)
+        kept = np.asarray(real.empty())
 
         def made(effort: str | None) -> PlaneBlocks:
             return self._kernel(
                 (function, effort),
                 lambda: PlaneBlocks(
                     (back(effort).stages[0], forth(effort).stages[0]),
-                    axes,
-                    counts,
                     scales,
+                    kept,
+                    axes,
+                    function,
+                    self._batch,
                     effort,
                     self.runtime.workers,
-                    size,
+                    blocks == "planes",
                 ),
             )
 
-        share = None
-        if function.shared:
-            real, spectra = self._specs((function.shared,), fine)
-            make = self._staged_of(False, fine, function.shared, None)
-            share = BatchTransform(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
-        return Pointwise(self._comms[0], function, made, effort, (self.spectrum, self._specs(())[1]), share)
+        inputs = (self.spectrum,) * function.inputs + (self._specs(())[1],) * function.shared
+        return Pointwise(self._comms[0], made, effort, inputs, (self.spectrum,) * function.outputs, share)

@@ -111,6 +111,7 @@ class Function:
             not self.takes_out or list(parameters)[-1] == "out"
         )
         self.function = function
+        self.compiled: dict[Any, Any] = {}  # for the compiled loop, by the places of its fields
 
     def fill(self, results: Sequence[np.ndarray], *args: Any) -> None:
         """Call the function and store its results in `results`; `args` are those of `__call__`."""

@@ -24,8 +24,8 @@ from ..runtime import Load, Pipeline, Runtime
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
-from .engine.buffers import ArrayReference
-from .engine.fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, zeros
+from .engine.buffers import ArrayReference, on_lines
+from .engine.fftw import REQUIRED_ALIGNMENT, address_of, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .engine.tasks import Task
 from .planning.candidates import Candidates, PlaneCandidates
@@ -234,10 +234,7 @@ class Transform(Uncopied):
     def _allocate(self, depth: int, lengths: Sequence[int]) -> list[list[np.ndarray]]:
         """Allocate buffers of some lengths for every slot, all in one block of memory."""
         dtype = self.exchange_dtype
-        # Each buffer, even an empty one, starts on a cache line of its own: if the two buffers of a nonblocking
-        # exchange start at the same address, Open MPI takes it for an exchange in place, whatever the counts.
-        line = ALIGNMENT // dtype.itemsize
-        lengths = [max(1, -(-length // line)) * line for length in lengths]
+        lengths = on_lines(lengths, dtype)
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size

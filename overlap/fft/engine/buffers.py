@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...lowlevel.memory import address_of
-from .fftw import REQUIRED_ALIGNMENT
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
 from .program import BASES, RECEIVE, SEND, View
 
 
@@ -30,6 +32,14 @@ class ArrayReference:
         """Locate a view of its memory."""
         return ArrayReference(view, self.address + address_of(view) - address_of(self.array))
 
+    def at(self, part: slice) -> ArrayReference:
+        """Locate some of its entries along axis 0."""
+        return self.part(self.array[part])
+
+    def address_at(self, number: int) -> int:
+        """Return the address of one of its entries along axis 0."""
+        return self.address + number * self.strides[0]
+
     def view(self, base: int) -> View:
         """Return the array as a view on base `base`, for programs."""
         strides, aligned = self.kind
@@ -49,3 +59,13 @@ class Buffers:
         self.send, self.receive = send, receive
         self.bases = np.zeros(BASES, np.int64)
         self.bases[SEND], self.bases[RECEIVE] = (address_of(buffer) for buffer in (send, receive))
+
+
+def on_lines(lengths: Sequence[int], dtype: np.dtype) -> list[int]:
+    """Return the lengths of a slot's buffers such that each of them, even an empty one, starts on a cache line.
+
+    If the two buffers of a nonblocking exchange start at the same address, Open MPI takes it for an exchange in place,
+    whatever the counts.
+    """
+    line = ALIGNMENT // dtype.itemsize
+    return [max(1, -(-length // line)) * line for length in lengths]

@@ -85,8 +85,12 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     InputError
         It accepts only shared fields to which it can write.
     """
-    if not can_be_compiled(function):
-        return None
+    if places not in function.compiled:
+        function.compiled[places] = _compiled(function, places) if can_be_compiled(function) else None
+    return function.compiled[places]
+
+
+def _compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     returned = _returned(function, places, True)
     if returned is None and places.shared and _returned(function, places, False) is not None:
         raise InputError(

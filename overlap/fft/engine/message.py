@@ -20,7 +20,15 @@ Piece = TypeVar("Piece")
 
 
 class Message:
-    """The places of a message's pieces: in a slot's buffers, in the target or, if sent unpacked, in the source."""
+    """The places of a message's pieces: in a slot's buffers, in the target or, if sent unpacked, in the source.
+
+    Attributes
+    ----------
+    unpacked : bool
+        All pieces are sent from the source.
+    direct : bool
+        All pieces are received in the target.
+    """
 
     def __init__(
         self,
@@ -45,7 +53,10 @@ class Message:
         self.counts_sent = sent
         self.starts_sent = starts_of(sent)
         self.send_size = sum(sent)
-        if source_shape is not None and not wire.rounds and all(contiguous(box, source_shape) for box in boxes.sent):
+        self.unpacked = (
+            source_shape is not None and not wire.rounds and all(contiguous(box, source_shape) for box in boxes.sent)
+        )
+        if source_shape is not None and self.unpacked:
             self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
         self.starts_received = starts_of(received)
         self.direct = (

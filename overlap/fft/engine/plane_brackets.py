@@ -1,5 +1,7 @@
 """The work of `Bracket` on planes between two exchanges: from their modes to those of their brackets.
 
+It is a composition of planes whose function is the bracket. The kept field is the advecting field's gradient.
+
 In NumPy the loops between the FFTs would take twenty passes, which cost as much as the FFTs. Here they are C functions,
 which a program calls like FFTW: all planes of a slice take one call of the compiled loop.
 
@@ -10,69 +12,91 @@ zeros of the 2/3 rule's padding are written only once, into scratch memory that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numba import carray, types
 
-from ...arrays import chunks, length_of
+from ...arrays import AxisSwap, chunks, length_of, stages
 from ...compiled import CFunction
 from ...lowlevel.memory import address_of, pointer
 from ...runtime import worker_index
-from .buffers import ArrayReference, Buffers
+from .buffers import ArrayReference
+from .direction import Direction
 from .execute import execute
-from .fftw import ALIGNMENT, zeros
+from .fftw import ALIGNMENT
 from .lines import LineTransform
-from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, CompiledProgram, View, assemble
-from .stage import Stage
-from .steps import Run
+from .plane_composition import ONE, PlaneComposition, SlotBuffers
+from .program import ASIDE, SCRATCH, SOURCE, TARGET, CompiledProgram, View, assemble
+from .stage import Place, SourceArray, Stage
+from .steps import AnyStep, Run
+from .wire_format import WireFormat
 
 PAIRS = 4  # pairs per block, whose modes stay in the cache
 PLANES, KY = 1, 2  # axes
-ONE = slice(0, 1)  # a message has one slice
 
 
-class PlaneBrackets:
+def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage, ...]:
+    """Return the stages from a slice's modes, split along ky, to whole planes, and back.
+
+    Parameters
+    ----------
+    source : SourceArray
+        Axes are (slice, plane, ky, kx); there is one slice.
+    exchange : {None, "f4"}
+        The wire format. If numbers are rounded, messages are not sent from or received in the user's arrays.
+
+    Returns
+    -------
+    (Stage, Stage)
+    """
+    to_planes, made_stages = AxisSwap(KY, PLANES), []
+    wire = WireFormat(source.dtype, exchange if source.layout.grid[0] > 1 else None)
+    early = not wire.rounds
+    steps, _ = stages([(), to_planes, (), to_planes.reversed(), ()], (0,))
+    for step, place in zip(steps, (Place(1, early, natural=False), Place(0, early, natural=True))):
+        made_stages.append(Stage(step, place, {}, source, Direction(True, None, by_index=True), wire))
+        source = replace(source, layout=made_stages[-1].layout, contiguous=False)
+    return tuple(made_stages)
+
+
+class PlaneBrackets(PlaneComposition):
     """The stages of `Bracket` on this rank, and the work in between, block by block.
 
     Parameters
     ----------
     stages : (Stage, Stage)
-        From modes split along ky to planes, and back. Neither transforms anything.
+        Made by `exchanging_stages`.
+    kept : ndarray of complex
+        a_x + i a_y on this rank's planes, ``(planes, ny, nx)``.
     spacing : (float, float)
         dky, dkx.
-    points : (int, int)
-        Size of the real-space grid, ``(ny, nx)``.
     effort : str
         Effort of FFTW's planning.
     workers : int
 
     Attributes
     ----------
-    messages : (Message, Message)
-    planes : int
-        Number of this rank's planes between the exchanges.
     blocks : list of slice
         Whole pairs of planes.
     """
 
+    calls = False
+
     def __init__(
         self,
-        stages: tuple[Stage, ...],
+        stages: Sequence[Stage],
+        kept: np.ndarray,
         spacing: tuple[float, float],
-        points: tuple[int, int],
         effort: str | None,
         workers: int,
     ) -> None:
-        self._back, self._forth = stages
-        self.messages = tuple(stage.message(ONE) for stage in stages)
-        self.planes = self._back.target_shape[PLANES]
-        self.blocks = [
-            slice(2 * part.start, min(2 * part.stop, self.planes)) for part in chunks(-(-self.planes // 2), PAIRS)
-        ]
-        self._modes, self._spacing, self._points = self._back.shape[KY:], spacing, points
+        super().__init__(stages, (1, 1), (1.0, 1.0), kept)
+        planes, *points = kept.shape
+        self.blocks = [slice(2 * part.start, min(2 * part.stop, planes)) for part in chunks(-(-planes // 2), PAIRS)]
+        self._modes, self._spacing, self._points = self.back.shape[KY:], spacing, points
         (nky, _), (ny, nx) = self._modes, points
         shapes = [
             (2 * PAIRS, 2 * nky - 1, nx),  # modes, ky = -M ... M
@@ -81,32 +105,21 @@ class PlaneBrackets:
             (2, ny, nx),
             (ny, nx),
         ]  # of one pair, which stay in the cache
-        if self._back.wire.rounds:
-            rows = max(length_of(box[KY]) for box in (*self.messages[0].received, *self.messages[1].sent))
+        messages = self.messages(1)
+        self._received, self._sent = messages[0].received, messages[1].sent
+        if self.back.wire.rounds:
+            rows = max(length_of(box[KY]) for box in (*self._received, *self._sent))
             shapes.append((2 * PAIRS, rows, self._modes[1]))  # for a piece of a message, as doubles
         line, first, views = ALIGNMENT // 16, 0, []
         for shape in shapes:
             views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
             first += -(-int(np.prod(shape)) // line) * line
         self._loaded, self._spectra, self._columns, self._gradients, self._brackets, *self._pieces = views
-        self._scratch = [zeros((first,), complex) for _ in range(workers)]
+        self._allocate(16 * first, workers)
         self._plan(effort)
         self._arguments: list[np.ndarray] = []  # kept alive for the functions that programs call
         self._brackets_code = assemble(self._write_all)
         self._take_codes = [assemble(self._write_take, block) for block in self.blocks]
-        if self._back.wire.rounds:
-            self._pack_code, self._unpack_code = assemble(self._write_pack), assemble(self._write_unpack)
-
-    @property
-    def scratch(self) -> list[int]:
-        """Addresses of every worker's scratch memory."""
-        return [address_of(memory) for memory in self._scratch]
-
-    def with_own_scratch(self) -> PlaneBrackets:
-        """Return the same with scratch memory of its own, for one worker."""
-        other = copy(self)
-        other._scratch = [zeros(self._scratch[0].shape, complex)]
-        return other
 
     def _plan(self, effort: str | None) -> None:
         """Make FFTW's plans for one pair."""
@@ -132,46 +145,33 @@ class PlaneBrackets:
     def _spectrum(self, pair: int) -> View:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
-    def pack(self, slot: Buffers, f: ArrayReference) -> Run:
-        """Return the step that packs a slice, with this rank's own piece, if it is not sent from the user's array."""
-        bases = slot.bases.copy()
-        bases[SOURCE] = f.address
-        return Run(self._pack_code, bases, "pack")
+    def _between(
+        self,
+        part: slice,
+        slot: SlotBuffers,
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
+        planning: bool,
+    ) -> Iterator[AnyStep]:
+        yield Run(self._brackets_code, self._bases(part, slot, inputs, outputs), "brackets")
 
-    def unpack(self, slot: Buffers, out: ArrayReference) -> Run:
-        """Return the step that unpacks brackets that are not received in the user's array."""
-        bases = slot.bases.copy()
-        bases[RECEIVE], bases[TARGET] = self.results(slot).address, out.address
-        return Run(self._unpack_code, bases, "unpack")
+    def _bases(
+        self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference] = ()
+    ) -> np.ndarray:
+        """Return the bases of programs; this rank's own piece may be in its input and its output."""
+        bases = slot.middle.bases.copy()
+        if self.back.straight:
+            bases[SOURCE] = inputs[0].address_at(part.start)
+        if self.forth.straight and outputs:
+            bases[TARGET] = outputs[0].address_at(part.start)
+        return bases
 
-    def results(self, slot: Buffers) -> ArrayReference:
-        """Return the place in a slot where brackets are received, behind the modes."""
-        return ArrayReference(slot.receive[self.messages[0].receive_size :])
-
-    def apply(self, slot: Buffers, f: ArrayReference, out: ArrayReference, gradient: ArrayReference) -> Run:
-        """Return the step that computes the brackets of a slice between its two exchanges.
-
-        Parameters
-        ----------
-        slot : Buffers
-        f, out : ArrayReference
-            This rank's modes, C-contiguous ``(planes, my ky, nkx)``, which contain its own piece.
-        gradient : ArrayReference
-            a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
-        """
-        bases = slot.bases.copy()
-        bases[SOURCE], bases[TARGET], bases[ASIDE] = f.address, out.address, gradient.address
-        if self._back.wire.rounds:
-            bases[TARGET] = self.results(slot).address
-        return Run(self._brackets_code, bases, "brackets")
-
-    def take(self, slot: Buffers, a: np.ndarray, gradient: np.ndarray, block: int) -> float:
+    def take(self, slot: SlotBuffers, a: ArrayReference, block: int) -> float:
         """Bring a_x + i a_y of a block of planes to real space; return its largest squared modulus."""
-        bases = slot.bases.copy()  # a copy, because other workers use the slot for other blocks
-        bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
-        bases[SCRATCH] = address_of(self._scratch[worker_index()])
+        bases = self._bases(ONE, slot, [a])
+        bases[SCRATCH] = self.scratch[worker_index()]
         execute(self._take_codes[block], bases)
-        taken = gradient[self.blocks[block]]
+        taken = self.kept[self.blocks[block]]
         return float((taken.real**2 + taken.imag**2).max())
 
     # ---- what programs do ------------------------------------------------------------------------
@@ -193,15 +193,8 @@ class PlaneBrackets:
 
     def _advecting(self, planes: slice, block: slice) -> View:
         """Return the view of some planes of the advecting gradient, which moves on by blocks."""
-        whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
+        whole = View.of(ASIDE, self.kept)
         return whole[planes].stepping(0, length_of(block))
-
-    def _write_pack(self, program: CompiledProgram) -> None:
-        modes = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))
-        self._back.pack(program, ONE, modes, modes, 1.0)
-
-    def _write_unpack(self, program: CompiledProgram) -> None:
-        self._forth.unpack(program, ONE, View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex)))
 
     def _as_doubles(self, part: View) -> View:
         """Return a part of a message's piece if it has doubles, else the place in scratch memory for it as doubles."""
@@ -212,11 +205,7 @@ class PlaneBrackets:
     def _write_load(self, program: CompiledProgram, block: slice) -> None:
         """Write the loading of the modes of a block of planes, with those of -k."""
         lines, nx = self._loaded.shape[1:]
-        message, rank = self.messages[0], self._back.blocks.rank
-        pieces = message.pieces_received(RECEIVE)
-        if self._back.straight:
-            pieces[rank] = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))[message.sent[rank]]
-        for piece, (first, rows) in zip(pieces, self._rows_of(message.received)):
+        for piece, (first, rows) in zip(self.back.pieces_received(1), self._rows_of(self._received)):
             if piece.size:
                 argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx, *self._spacing)
                 part = piece[:, block].stepping(PLANES, length_of(block))
@@ -251,14 +240,7 @@ class PlaneBrackets:
     def _write_store(self, program: CompiledProgram, block: slice) -> None:
         """Write the storing of the brackets' modes of a block of planes to the place from which they are sent."""
         lines, nx = self._spectra.shape[1:]
-        message, rank = self.messages[1], self._forth.blocks.rank
-        pieces = message.pieces_sent(SEND)
-        pieces[rank] = (
-            View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex))[message.received[rank]]
-            if self._forth.straight
-            else message.pieces_received(TARGET)[rank]
-        )
-        for piece, (first, rows) in zip(pieces, self._rows_of(message.sent)):
+        for piece, (first, rows) in zip(self.forth.pieces_to_send(1, TARGET), self._rows_of(self._sent)):
             if piece.size:
                 argument = self._argument(
                     length_of(block), rows, self._modes[1], first, lines, nx, 0.5 / self._brackets.size

@@ -17,7 +17,7 @@ from .axis import Axis, dtype_after
 from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
 from .message import Message, points, write_unpacking
-from .program import RECEIVE, SEND, CompiledProgram, View
+from .program import RECEIVE, SEND, SOURCE, CompiledProgram, View
 from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
@@ -333,15 +333,26 @@ class Stage:
         return message.pieces_received(RECEIVE)[rank]
 
     def pieces_to_send(self, units: int, kept: int) -> list[View]:
-        """Return the pieces to send in a message of the first units; this rank's own piece is on base `kept`."""
+        """Return the pieces to send in a message of the first units.
+
+        This rank's own piece is on base `kept`: in the target, or in a receive buffer.
+        """
         message, rank = self.message(slice(0, units)), self.blocks.rank
         pieces = message.pieces_sent(SEND)
-        pieces[rank] = message.pieces_received(kept)[rank]
+        pieces[rank] = (
+            View.contiguous(kept, self.target_shape, self.target_dtype)[message.received[rank]]
+            if self.straight
+            else message.pieces_received(kept)[rank]
+        )
         return pieces
 
     def pieces_received(self, units: int) -> list[View]:
-        """Return the received pieces of a message of the first units."""
-        return self.message(slice(0, units)).pieces_received(RECEIVE)
+        """Return the received pieces of a message of the first units; if it is sent unpacked, the own one is there."""
+        message, rank = self.message(slice(0, units)), self.blocks.rank
+        pieces = message.pieces_received(RECEIVE)
+        if message.unpacked:
+            pieces[rank] = View.contiguous(SOURCE, self.source_shape, self.source_dtype)[message.sent[rank]]
+        return pieces
 
     @staticmethod
     def _write(

@@ -1,0 +1,200 @@
+"""Backward, function, forward: the steps of a slice of planes, on this rank.
+
+    pack every input | exchange | to real space, a function, and to modes again | exchange | unpack every output
+
+Two stages are around the exchanges, `back` and `forth`. What is between the exchanges is done by a subclass, block by
+block in scratch memory that stays in the cache. If a message is sent from the user's input directly, nothing is packed,
+and if it is received in the user's output, nothing is unpacked. A rank's own piece then is read and written there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+
+import numpy as np
+
+from ...arrays import length_of
+from ...lowlevel.memory import address_of
+from ...runtime.requests.requests import AsyncComm
+from .buffers import ArrayReference, Buffers, on_lines
+from .fftw import zeros
+from .message import Message, write_unpacking
+from .program import ASIDE, RECEIVE, SOURCE, TARGET, CompiledProgram, ProgramCache, View
+from .stage import Stage
+from .steps import AnyStep, Exchange, Run, checked
+
+ONE = slice(0, 1)
+
+
+class SlotBuffers:
+    """The buffers of a slot; the memory from which inputs are sent is reused to receive outputs.
+
+    Attributes
+    ----------
+    back, middle, forth : Buffers
+        For the programs before, between and after the exchanges. Those between have this rank's own piece of the
+        outputs on base `TARGET`, and the kept fields on base `ASIDE`.
+    """
+
+    def __init__(self, buffers: Sequence[np.ndarray], kept: np.ndarray) -> None:
+        rows, fields, results = buffers
+        self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
+        self.middle = Buffers(results, fields)
+        self.middle.bases[TARGET], self.middle.bases[ASIDE] = address_of(rows), address_of(kept)
+
+    @staticmethod
+    def lengths(messages: Sequence[Message]) -> list[int]:
+        """Return the lengths of the three buffers, for the messages of a slice."""
+        back, forth = messages
+        return on_lines((max(back.send_size, forth.receive_size), back.receive_size, forth.send_size), back.wire.dtype)
+
+    @classmethod
+    def alone(cls, messages: Sequence[Message], kept: np.ndarray) -> SlotBuffers:
+        """Make the buffers of one slot in memory of their own."""
+        return cls([zeros((length,), messages[0].wire.dtype) for length in cls.lengths(messages)], kept)
+
+
+class PlaneComposition:
+    """Base of what lies between two stages of planes, with the steps of both.
+
+    Parameters
+    ----------
+    stages : (Stage, Stage)
+        Stages of the planes of all inputs (`back`), and of all outputs (`forth`); a message has all planes of a slice
+        together.
+    counts : (int, int)
+        Numbers of inputs with batch axes, and of outputs.
+    scales : (float, float)
+        Factors of the transforms to real space, and back.
+    kept : ndarray
+        The fields in real space that all slices share.
+
+    Attributes
+    ----------
+    exchanges : bool
+        There are other ranks.
+    calls : bool
+        Some steps call Python functions.
+    """
+
+    calls = True
+
+    def __init__(
+        self, stages: Sequence[Stage], counts: tuple[int, int], scales: tuple[float, float], kept: np.ndarray
+    ) -> None:
+        self.back, self.forth = stages
+        self.counts, self.scales, self.kept = counts, scales, kept
+        self.exchanges = self.back.blocks.size > 1
+        self._codes = ProgramCache()
+        self._scratch: list[np.ndarray] = []
+
+    def _allocate(self, nbytes: int, workers: int) -> None:
+        """Allocate the scratch memory of every worker."""
+        self._scratch = [zeros((nbytes,), np.uint8) for _ in range(workers)]
+
+    @property
+    def scratch(self) -> list[int]:
+        """Return the addresses of every worker's scratch memory."""
+        return [address_of(memory) for memory in self._scratch]
+
+    def with_own_scratch(self) -> PlaneComposition:
+        """Return the same with scratch memory of its own, for one worker."""
+        twin = copy(self)
+        twin._allocate(self._scratch[0].nbytes, 1)
+        return twin
+
+    def messages(self, count: int) -> tuple[Message, Message]:
+        """Return the messages of `count` slices, to real space and back."""
+        inputs, outputs = self.counts
+        return self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs))
+
+    def steps(
+        self,
+        part: slice,
+        slot: SlotBuffers,
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
+        comm: AsyncComm,
+        planning: bool = False,
+    ) -> Iterator[AnyStep]:
+        """Yield the steps of some slices, which share their messages.
+
+        Parameters
+        ----------
+        part : slice
+        slot : SlotBuffers
+        inputs, outputs : sequence of ArrayReference
+            The arrays of all slices, in natural order.
+        comm : AsyncComm
+        planning : bool
+            The arrays hold no user data, so no user function may be called.
+        """
+        forth = self.forth.message(slice(0, length_of(part) * self.counts[1]))
+        yield from self.arriving(part, slot, inputs, comm)
+        yield from self._between(part, slot, inputs, outputs, planning)
+        yield from checked(self.forth.wire)
+        if self.exchanges:
+            receive = outputs[0].at(part) if forth.direct else ArrayReference(slot.forth.receive)
+            yield Exchange(comm, forth, ArrayReference(slot.forth.send), receive)
+        for which, output in enumerate(() if forth.direct else outputs):
+            yield self._run("unpack", self._write_unpack, slot.forth, part, which, output)
+
+    def arriving(
+        self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], comm: AsyncComm
+    ) -> Iterator[AnyStep]:
+        """Yield the steps up to the end of the first exchange."""
+        back = self.back.message(slice(0, length_of(part) * self.counts[0]))
+        for which, field in enumerate(() if back.unpacked else inputs):
+            yield self._run("pack", self._write_pack, slot.back, part, which, field)
+        yield from checked(self.back.wire)
+        if self.exchanges:
+            send = inputs[0].at(part) if back.unpacked else ArrayReference(slot.back.send)
+            yield Exchange(comm, back, send, ArrayReference(slot.back.receive))
+
+    def _between(
+        self,
+        part: slice,
+        slot: SlotBuffers,
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
+        planning: bool,
+    ) -> Iterator[AnyStep]:
+        """Yield the steps between the exchanges."""
+        raise NotImplementedError
+
+    def _run(
+        self,
+        label: str,
+        write: Callable[..., None],
+        buffers: Buffers,
+        part: slice,
+        which: int,
+        array: ArrayReference,
+    ) -> Run:
+        count, bases = length_of(part), buffers.bases.copy()
+        code = self._codes.find(array.kind, (label, which, count), write, array.view(SOURCE), which, count)
+        bases[SOURCE] = array.address_at(part.start)
+        return Run(code, bases, label)
+
+    def _write_pack(self, program: CompiledProgram, source: View, which: int, count: int) -> None:
+        inputs, body = self.counts[0], CompiledProgram()
+        pieces = self.back.pieces_to_send(count * inputs, RECEIVE)
+        self.back.first[1].write(
+            body,
+            [source[:1].stepping(0, 1)],
+            [piece[which : which + 1].stepping(0, inputs) for piece in pieces],
+            self.scales[0],
+        )
+        program.repeat(body, count)
+
+    def _write_unpack(self, program: CompiledProgram, target: View, which: int, count: int) -> None:
+        outputs, body = self.counts[1], CompiledProgram()
+        pieces = self.forth.pieces_received(count * outputs)
+        received = [piece[which : which + 1].stepping(0, outputs) for piece in pieces]
+        plane = target[:1].stepping(0, 1)
+        if self.forth.then:
+            self.forth.then[1].write(body, received, [plane])
+        else:
+            write_unpacking(body, self.forth.message(ONE), received, plane)
+        program.repeat(body, count)
