@@ -45,6 +45,7 @@ from .engine.plane_brackets import KY, PLANES, PlaneBrackets, exchanging_stages
 from .engine.plane_composition import ONE, SlotBuffers
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
+from .engine.tasks import Task
 from .on_runtime import PlanComm
 from .plan import Plan
 from .planning.plan_cache import PlanCache
@@ -53,6 +54,7 @@ from .pointwise import Pointwise
 from .transform import Progress
 
 DEPTH = 8
+SLICE = Task(0, 0, ONE, kind="indices")  # of a slice program
 
 
 class Bracket(Plan):
@@ -385,11 +387,11 @@ class Bracket(Plan):
             raise InputError(problem)
         if not isinstance(buffers, SlotBuffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
-        return self.transform._kernels.steps(ONE, buffers, [_as_batch(f)], [_as_batch(out)], self._comm)
+        return self.transform._kernels.steps(SLICE, buffers, ([_as_batch(f)], [_as_batch(out)]), (self._comm,))
 
     async def _take(self, _: int, buffers: SlotBuffers, a: np.ndarray) -> None:
         kernels, field, squares = self.transform._kernels, _as_batch(a), [0.0]
-        await self._carry_out(kernels.arriving(ONE, buffers, [field], self._comm))
+        await self._carry_out(kernels.arriving(ONE, buffers, [field], (self._comm,)))
         await parallel(lambda block: squares.append(kernels.take(buffers, field, block)), range(len(kernels.blocks)))
         self.speed = max(squares) ** 0.5
 
@@ -424,15 +426,9 @@ class BracketTransform(Pointwise):
             )
 
         arrays = (plan.spectrum,)
-        super().__init__(plan._comm, made, plan._requested.effort, arrays, arrays)
+        super().__init__(plan.runtime, (plan._comm,), made, plan._requested.effort, arrays, arrays)
         self.settings, self.nbytes_in_flight = plan._requested, 0
         self._choose: Any = partial(plan._choose, "bracket")
-
-    def configure(self, settings: Settings, count: int | None = None) -> None:
-        # Trials compare messages of several slices with those of one. Here each message has one slice all the same, so
-        # that the model takes its whole time for a cost per message.
-        messages = -(-(self.slices if count is None else count) // (settings.chunk or 1))
-        super().configure(replace(settings, chunk=1), messages)
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         self.plan()

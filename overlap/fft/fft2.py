@@ -12,7 +12,7 @@ from ..arrays.exchange import travelling
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.plane_blocks import PlaneBlocks
-from .field_transform import BatchTransform
+from .field_transform import FieldTransform
 from .fourier import FourierPlan
 from .function import Function
 from .planning.search import use_settings
@@ -186,7 +186,7 @@ class FFT2(FourierPlan):
         share = None
         if function.shared:
             make = self._staged_of(False, fine, function.shared, None)
-            share = BatchTransform(self.runtime, self._comms, make(effort), shared, real, scales[0], make)
+            share = FieldTransform(self.runtime, self._comms, make(effort), shared, real, scales[0], make)
         kept = np.asarray(real.empty())
 
         def made(effort: str | None) -> PlaneBlocks:
@@ -205,5 +205,4 @@ class FFT2(FourierPlan):
                 ),
             )
 
-        inputs = (self.spectrum,) * function.inputs + (self._specs(())[1],) * function.shared
-        return Pointwise(self._comms[0], made, effort, inputs, (self.spectrum,) * function.outputs, share)
+        return Pointwise(self.runtime, self._comms, made, effort, *self._sides(function), share)

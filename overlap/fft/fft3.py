@@ -160,7 +160,7 @@ class FFT3(FourierPlan):
 
         Returns
         -------
-        FieldPointwise
+        Pointwise
             A `Transform` of the spectral inputs.
         """
         return self._act(function, (inputs, outputs, shared), dealias)

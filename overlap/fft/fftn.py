@@ -325,7 +325,7 @@ class FFTN(FourierPlan):
 
         Returns
         -------
-        FieldPointwise
+        Pointwise
             A `Transform` of the spectral inputs.
         """
         problem = None

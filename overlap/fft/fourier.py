@@ -32,17 +32,19 @@ from .array_layout import SIDES, ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis, axes_of, modes_dtype
 from .engine.direction import Direction
+from .engine.fftw import zeros
 from .engine.kinds import REAL_KINDS, period_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
-from .field_pointwise import FieldPointwise
-from .field_transform import BatchTransform, FieldTransform
+from .field_composition import FieldComposition
+from .field_transform import FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
 from .on_runtime import PlanComm
 from .operators import SpectralOperators
 from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
+from .pointwise import Pointwise
 from .transform import Transform
 
 
@@ -295,7 +297,7 @@ class FourierPlan(Plan):
         source, target = (self.real, self.spectrum) if forward else (self.spectrum, self.real)
         by_plane = self._by_plane(source.slices)
         make = self._staged_of(forward, self._fine, source.slices, None if by_plane else True)
-        return (BatchTransform if by_plane else FieldTransform)(
+        return FieldTransform(
             self.runtime,
             self._comms,
             make(self._requested.effort),
@@ -392,20 +394,21 @@ class FourierPlan(Plan):
 
     def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
         """Return the transform of a function on a grid of `fine` points: whole fields, one after the other."""
-        makes = (
-            self._staged_of(False, fine, max(function.inputs, function.shared), False, True),
-            self._staged_of(True, fine, function.outputs, False),
-        )
-        return FieldPointwise(
-            self.runtime,
-            self._comms,
-            function,
-            lambda effort: tuple(make(effort) for make in makes),
-            self._requested.effort,
-            (self.spectrum, self._specs(())[1]),
-            self._specs((), fine)[0],
-            (self._scale(False, fine), self._scale(True, fine)),
-        )
+        back = self._staged_of(False, fine, max(function.inputs, function.shared), False, True)
+        forth = self._staged_of(True, fine, function.outputs, False)
+        scales, real = (self._scale(False, fine), self._scale(True, fine)), self._specs((), fine)[0]
+        counts = function.inputs, function.shared, function.outputs if function.takes_out else 0
+        fields = [[zeros((1, *real.shape), real.dtype) for _ in range(count)] for count in counts]
+
+        def make(effort: str | None) -> FieldComposition:
+            return FieldComposition(back(effort), forth(effort), scales, function, self._batch, real, fields)
+
+        return Pointwise(self.runtime, self._comms, make, self._requested.effort, *self._sides(function))
+
+    def _sides(self, function: Function) -> tuple[tuple[ArraySpec, ...], tuple[ArraySpec, ...]]:
+        """Return the inputs and the outputs of a function that acts on spectral arrays."""
+        inputs = (self.spectrum,) * function.inputs + (self._specs(())[1],) * function.shared
+        return inputs, (self.spectrum,) * function.outputs
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.

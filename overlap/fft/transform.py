@@ -13,22 +13,24 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, chunks, length_of
+from ..arrays import DistArray
 from ..errors import ClosedError
 from ..interrupts import held_signals
-from ..runtime import Load, Pipeline, Runtime
+from ..runtime import AsyncComm, Load, Pipeline, Runtime
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
 from .engine.buffers import ArrayReference, on_lines
 from .engine.fftw import REQUIRED_ALIGNMENT, address_of, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
-from .engine.tasks import Task
-from .planning.candidates import Candidates, PlaneCandidates
+from .engine.steps import AnyStep, staggered
+from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .planning.refining import Refinement
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
@@ -41,6 +43,7 @@ Steps = Callable[[Sequence[ArrayReference], Sequence[ArrayReference]], Iterable[
 
 LOCAL_NBYTES = 2**24  # size of a rank's arrays beyond which the cost of a pipeline is negligible
 SHARED_NBYTES = 2**20  # the same, if other workers can share the work
+TRIAL_FIELDS = 3
 
 
 class Key:
@@ -58,17 +61,25 @@ class Key:
 class Transform(Uncopied):
     """Base of all transforms: arguments, settings, pipelines.
 
+    Its *kernels* describe what is done on this rank: a `StagedTransform`, a `PlaneComposition` or a `FieldComposition`.
+
     Parameters
     ----------
     runtime : Runtime
-    slices : int
-        Slices of the whole batch.
+    comms : sequence of AsyncComm
+        One per dimension of the grid.
+    kernels : StagedTransform, PlaneComposition or FieldComposition
+    make : callable
+        ``make(effort)`` makes the kernels with another effort of FFTW's planning.
+    inputs, outputs : tuple of ArraySpec
+        The input and output arrays.
+    entries : int
+        Entries of the batch that are transformed one by one.
 
     Attributes
     ----------
     name : str
     inputs, outputs : tuple of ArraySpec
-        The input and output arrays.
     settings : Settings
     trials : tuple of Trial
         Measurements of planning or tuning, fastest first; empty if all settings were given.
@@ -87,20 +98,31 @@ class Transform(Uncopied):
     True
     """
 
-    candidates: type[Candidates] = PlaneCandidates  # the class of its candidates
-
-    inputs: tuple[ArraySpec, ...]
-    outputs: tuple[ArraySpec, ...]
-    exchange_dtype: np.dtype  # type of the numbers in messages
+    can_be_late = False  # `Settings.late` has an effect
+    replans = True  # `Settings.effort` has an effect after the transform has been made
     requested: Settings
     settings: Settings
     nbytes_in_flight: int
     # Attributes that `release` clears.
-    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory", "_own_workspace")
+    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_make", "_memory", "_result_memory", "_own_workspace")
 
-    def __init__(self, runtime: Runtime, slices: int) -> None:
-        self.runtime = runtime
-        self.slices = self._entries = slices
+    def __init__(
+        self,
+        runtime: Runtime,
+        comms: Sequence[AsyncComm],
+        kernels: Any,
+        make: Callable[[str | None], Any],
+        inputs: tuple[ArraySpec, ...],
+        outputs: tuple[ArraySpec, ...],
+        entries: int,
+    ) -> None:
+        self.runtime, self._comms, self._make = runtime, comms, make
+        self.inputs, self.outputs = inputs, outputs
+        self._kernels = kernels  # made for `settings`
+        self.units = 1 if kernels.by_index else kernels.units  # slices of an entry
+        self.slices, self._entries = entries * self.units, entries
+        self.candidates: type[Candidates] = PlaneCandidates if kernels.by_index else FieldCandidates
+        self.exchange_dtype: np.dtype = kernels.wire.dtype  # type of the numbers in messages
         self.name = type(self).__name__.lower()
         self.known_as = self.name  # compared between ranks: a call of another transform is an error
         self.trials: tuple[Trial, ...] = ()
@@ -109,7 +131,6 @@ class Transform(Uncopied):
         self.refinement: Refinement | None = None  # compares, in the next calls, settings that a model has chosen
         self._released = False
         self._pipelines: Any = None  # made for `settings`
-        self._kernels: Any = None  # made for `settings`
         self._memory: Any = None  # memory of all slots
         self._result_memory: list[ResultMemory] | None = None  # memory of results of calls without `out`
         self._bound = BoundArrays()
@@ -122,46 +143,79 @@ class Transform(Uncopied):
         )
         return f"<{self.name}: {' to '.join(sides)}{', closed' if self._released else ''}>"
 
-    # ---- what a transform supplies, besides its attributes -------------------------------------
-
-    def make_slots(self, depth: int, sizes: set[int]) -> list[Any]:
-        """Make the buffers of `depth` slots, for chunks of `sizes` slices."""
-        raise NotImplementedError
-
-    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[Any]]:
-        """Yield the steps (see `engine.steps`) of every slice of the pipeline, for located arrays.
-
-        Yields
-        ------
-        iterable of steps
-        """
-        raise NotImplementedError
-
-    def scratch(self) -> list[int]:
-        """Return the addresses of every worker's scratch memory."""
-        raise NotImplementedError
-
-    def kernels_of(self, settings: Settings) -> Any:
-        """Return the kernels for `settings`, for all workers."""
-        raise NotImplementedError
-
-    def nbytes_per_slice(self) -> int:
-        """Return the bytes that this rank sends per slice."""
-        raise NotImplementedError
+    # ---- what a transform may do besides -------------------------------------------------------
 
     def before(self, inputs: list[np.ndarray]) -> None:
         """Do the work that precedes the pipeline of a call (collective)."""
 
+    def can_bind(self, outputs: list[np.ndarray]) -> bool:
+        """Return whether a prepared call for these outputs needs nothing but their addresses."""
+        return not self._kernels.returned and targets_fit(outputs, self.outputs)
+
+    def _steps_of(
+        self, kernels: Any, task: Any, slot: Any, arrays: Any, comms: Sequence[AsyncComm] | None
+    ) -> Iterable[AnyStep]:
+        """Return the steps of one slice."""
+        return kernels.steps(task, slot, arrays, comms, self.planning)
+
+    # ---- what planning and tuning need ---------------------------------------------------------
+
+    def kernels_of(self, settings: Settings) -> Any:
+        """Return the kernels for `settings`, for all workers."""
+        return self._make(settings.effort)
+
+    def trial_fields(self) -> int:
+        """Return the number of fields of a measured run, enough to include the overlap of successive fields."""
+        return min(self._entries, TRIAL_FIELDS)
+
+    def nbytes_per_slice(self) -> int:
+        """Return the bytes that this rank sends per plane, or per unit on average."""
+        messages = self._kernels.messages(1)
+        nbytes = sum(message.nbytes_sent for message in messages)
+        return nbytes if self._kernels.by_index else -(-nbytes // max(1, len(messages)))
+
+    def message_nbytes(self, chunk: int) -> int:
+        """Return the bytes of the largest piece that this rank sends."""
+        messages = self._kernels.messages(chunk)
+        return max(max(message.counts_sent) * message.wire.dtype.itemsize for message in messages)
+
+    def slot_nbytes(self, chunk: int) -> int:
+        """Return the bytes of one slot's buffers, at least 1."""
+        return max(1, sum(self._kernels.buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
+
     # ---- settings and pipelines ----------------------------------------------------------------
 
     def configure(self, settings: Settings, count: int | None = None) -> None:
-        """Allocate slots and make the pipelines for `settings`."""
-        self.settings = settings
-        self._kernels = self.kernels_of(settings)
-        parts = chunks(self.slices if count is None else count, settings.chunk or 1)
-        depth = max(1, min(settings.depth or 1, len(parts)))
-        slots = self.make_slots(depth, set(map(length_of, parts)) or {1})
-        self._make_pipelines([Task(0, 0, part, kind="indices") for part in parts], slots)
+        """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
+        self.settings, chunk = settings, settings.chunk or 1
+        kernels = self._kernels = self.kernels_of(settings)
+        tasks = kernels.tasks(chunk, self._entries if count is None else count, settings.late or 0.0)
+        depth = max(1, min(settings.depth or 1, len(tasks)))
+        slots = self._allocate(depth, kernels.buffer_lengths(chunk))
+        self._make_pipelines(tasks, [kernels.slot(*buffers) for buffers in slots])
+
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[AnyStep]]:
+        """Yield the steps (see `engine.steps`) of every slice of the pipeline, for located arrays."""
+        return self._steps(self._kernels, self._slot_of, self._comms, inputs, outputs)
+
+    def _steps(
+        self,
+        kernels: Any,
+        slot_of: Callable[[int], Any],
+        comms: Sequence[AsyncComm] | None,
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
+    ) -> Iterator[Iterable[AnyStep]]:
+        """Yield the steps of every slice, with some kernels and slots."""
+        arrays = kernels.arrays(natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs))
+        for number, task in enumerate(self._parts):
+            late = staggered(number, len(self._slots)) if kernels.staggers else ()
+            yield chain(late, self._steps_of(kernels, task, slot_of(number), arrays, comms))
+
+    def scratch(self) -> list[int]:
+        """Return the addresses of every worker's scratch memory."""
+        addresses: list[int] = self._kernels.scratch
+        return addresses
 
     def _make_pipelines(self, parts: Sequence[Any], slots: list[Any]) -> None:
         """Make the pipelines of the slices `parts`, on some slots."""
@@ -256,7 +310,8 @@ class Transform(Uncopied):
         load = self.load
         if load.calls:
             tuned += f"; rank {self.runtime.coordinator.rank} {load}"
-        return f"{self.name}: {self.settings}; {self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}"
+        in_flight = f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight"
+        return f"{self.name}: {self.settings}; {in_flight}{tuned}{self._kernels.describe()}"
 
     @property
     def load(self) -> Load:
@@ -350,7 +405,9 @@ class Transform(Uncopied):
 
     def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
         """Return the arguments of the pipelines besides their slices: a schedule, and the addresses of its arrays."""
-        return self._recorded(inputs, outputs), addresses_of((*inputs, *outputs))
+        addresses = addresses_of((*inputs, *outputs))
+        addresses.extend([0] * self._kernels.returned)  # addresses of the arrays that the user's function returns
+        return self._recorded(inputs, outputs), addresses
 
     def trial_arrays(self, entries: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Make inputs (zero) and outputs of `entries` planes or fields, for `run_planes`."""
@@ -497,15 +554,15 @@ class Transform(Uncopied):
 
     def is_compiled(self, outputs: list[np.ndarray]) -> bool:
         """Return whether compiled code can do everything that a call with these outputs does."""
-        return False
+        # Compiled code raises nothing, such as the error of a number that is too large for the wire format.
+        return not (self._kernels.calls or self._kernels.wire.rounds) and self.can_bind(outputs)
 
     def own_workspace(self) -> tuple[Steps, list[int]]:
         """Make work memory that no pipeline uses; return the steps in it, for one rank, and scratch addresses."""
-        raise NotImplementedError
-
-    def can_bind(self, outputs: list[np.ndarray]) -> bool:
-        """Return whether a prepared call for these outputs needs nothing but their addresses."""
-        return False
+        kernels = self._kernels.with_own_workspace()
+        lengths = on_lines(kernels.buffer_lengths(self.settings.chunk or 1), self.exchange_dtype)
+        slot = kernels.slot(*(zeros((length,), self.exchange_dtype) for length in lengths))
+        return partial(self._steps, kernels, lambda number: slot, None), kernels.scratch
 
     def refuse(self, problem: str | Exception, what: str = "whole") -> Any:
         """Raise an error on all ranks instead of a call, an `InputError` if it is a text (collective)."""

@@ -69,7 +69,7 @@ def transforms(comm, kind, shape, dtype, waits=WAITS, **options):
         with plan_of(comm, kind, shape, dtype, wait, **options) as plan:
             assert plan.exchange == "f4" and ("single precision" in repr(plan)) and repr(plan)[1:-1] in plan.describe()
             there_truth = np.moveaxis(spectrum, KINDS[kind][0], -1) if transposed else spectrum
-            exchanges = sum(stage.blocks.size > 1 for stage in plan.forward._staged.stages)
+            exchanges = sum(stage.blocks.size > 1 for stage in plan.forward._kernels.stages)
             assert (exchanges > 0) == (comm.size > 1)
             given = filled(plan.real, u)
             there = plan.forward(given)
@@ -127,7 +127,7 @@ def pointwise(comm, kind, shape, dtype, waits=WAITS, compiled=False, **options):
         with plan_of(comm, kind, shape, dtype, wait, **options) as plan:
             multiply = plan.pointwise(function)
             found = multiply(*(filled(plan.spectrum, spectrum_of(u, kind)) for u in fields))
-            exchanges = 3 * sum(stage.blocks.size > 1 for stage in plan.forward._staged.stages)
+            exchanges = 3 * sum(stage.blocks.size > 1 for stage in plan.forward._kernels.stages)
             close(found, truth, plan.spectrum.local_slice, exchanges)
             results.append(np.array(found))
     assert all(same_bits(found, results[0]) for found in results[1:])

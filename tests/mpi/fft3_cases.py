@@ -196,7 +196,7 @@ def every_step(comm, shape, dtype, grid):
         comm, shape, dtype, layout={"grid": grid}, settings={"wait": "poll", "chunk": 1, "depth": 3}
     ) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
-            (way,) = transform.staged_transforms()
+            way = transform._kernels
             seen, arrays, execute, arrays_of = [], [], Schedule._execute, way.arrays
 
             def executed(schedule, number, address, rows, seen=seen, arrays=arrays, execute=execute):
@@ -433,7 +433,7 @@ def delays(comm, shape, dtype, grid, mode, late):
                         schedule.execute_rows = original
                         Operation.make = make
                     assert same_bits(result, expected)
-                    comms, stages = transform._comms, transform.staged_transforms()[0].stages
+                    comms, stages = transform._comms, transform._kernels.stages
                     assert issued == [
                         comms[stages[task.stage].dimension]
                         for task in transform._parts

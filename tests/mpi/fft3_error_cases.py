@@ -36,7 +36,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
         assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
         back = plan.backward(spectrum)
         for transform, given, expected in ((plan.forward, real, spectrum), (plan.backward, spectrum, back)):
-            stages = len(transform.staged_transforms()[0].stages)
+            stages = len(transform._kernels.stages)
             reached = set()
             sites = "pack", "unpack", "exchange", "MPI", "complete", "set aside", "unpack late"
             for site, stage, origin in product(sites, range(stages), range(comm.size)):
@@ -76,11 +76,7 @@ def _failing(transform, site, stage):
         last = tasks[len(tasks) // 2 :]
         return failing(Issue, "operation", lambda _, issue, *args: transform._parts[issue.slice] in last)
     if site == "MPI":
-        comms = {
-            id(transform._comms[one.dimension])
-            for one in transform.staged_transforms()[0].stages
-            if one.dimension is not None
-        }
+        comms = {id(transform._comms[one.dimension]) for one in transform._kernels.stages if one.dimension is not None}
         state = {"seen": set()}
 
         def when(number, operation, *_):

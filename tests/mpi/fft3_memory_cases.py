@@ -26,7 +26,7 @@ def memory(comm, dtype, grid, restore=False):
             # The largest array on the way: real data has 17 modes along x for 32 points.
             largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
             for transform in (plan.forward, plan.backward):
-                work = transform.staged_transforms()[0].nbytes
+                work = transform._kernels.nbytes
                 # Two where real data, a little smaller than their modes, are to be restored.
                 arrays = 2 if restore and dtype.startswith("f") else 1
                 assert work <= arrays * largest, (work, largest)

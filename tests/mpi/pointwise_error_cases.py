@@ -11,7 +11,6 @@ from pointwise_cases import local, spectra
 import overlap
 from overlap.compiled import njit
 from overlap.fft.engine.schedule import Issue, Schedule
-from overlap.fft.field_pointwise import FieldPointwise
 from overlap.fft.pointwise import Pointwise
 
 # ---- what would give wrong numbers -----------------------------------------------------------
@@ -280,10 +279,10 @@ def making_fails_on_one_rank(comm):
     """A rank without memory for a function's planes: none on any rank, and the plans go on alike."""
     shape = (3, 6, 8, 10)
     last = comm.size - 1
-    for make, kind, axes in ((overlap.FFT2, Pointwise, (-2, -1)), (overlap.FFT3, FieldPointwise, (-3, -2, -1))):
+    for make, axes in ((overlap.FFT2, (-2, -1)), (overlap.FFT3, (-3, -2, -1))):
         with make(comm, shape, "f8", settings={"wait": "poll"}) as plan:
             kept = plan.pointwise(lambda u: u)
-            with failing(kind, "configure", lambda *_: True) if (comm.rank == last) else nothing_fails():
+            with failing(Pointwise, "configure", lambda *_: True) if (comm.rank == last) else nothing_fails():
                 error = raised(overlap.RankError, plan.pointwise, lambda u: u * u)
             same_everywhere(comm, str(error))
             assert error.rank == last and "Boom" in error.summary

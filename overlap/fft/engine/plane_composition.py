@@ -14,7 +14,7 @@ from copy import copy
 
 import numpy as np
 
-from ...arrays import length_of
+from ...arrays import chunks, length_of
 from ...lowlevel.memory import address_of
 from ...runtime.requests.requests import AsyncComm
 from .buffers import ArrayReference, Buffers, on_lines
@@ -23,8 +23,11 @@ from .message import Message, write_unpacking
 from .program import ASIDE, RECEIVE, SOURCE, TARGET, CompiledProgram, ProgramCache, View
 from .stage import Stage
 from .steps import AnyStep, Exchange, Run, checked
+from .tasks import Task
 
 ONE = slice(0, 1)
+Arrays = tuple[Sequence[ArrayReference], Sequence[ArrayReference]]
+"""Inputs and outputs."""
 
 
 class SlotBuffers:
@@ -37,8 +40,7 @@ class SlotBuffers:
         outputs on base `TARGET`, and the kept fields on base `ASIDE`.
     """
 
-    def __init__(self, buffers: Sequence[np.ndarray], kept: np.ndarray) -> None:
-        rows, fields, results = buffers
+    def __init__(self, kept: np.ndarray, rows: np.ndarray, fields: np.ndarray, results: np.ndarray) -> None:
         self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
         self.middle = Buffers(results, fields)
         self.middle.bases[TARGET], self.middle.bases[ASIDE] = address_of(rows), address_of(kept)
@@ -52,7 +54,7 @@ class SlotBuffers:
     @classmethod
     def alone(cls, messages: Sequence[Message], kept: np.ndarray) -> SlotBuffers:
         """Make the buffers of one slot in memory of their own."""
-        return cls([zeros((length,), messages[0].wire.dtype) for length in cls.lengths(messages)], kept)
+        return cls(kept, *(zeros((length,), messages[0].wire.dtype) for length in cls.lengths(messages)))
 
 
 class PlaneComposition:
@@ -72,20 +74,25 @@ class PlaneComposition:
 
     Attributes
     ----------
-    exchanges : bool
-        There are other ranks.
+    staggers : bool
+        There are other ranks, so that slices exchange twice, and every second one starts late (`runtime.stagger`).
     calls : bool
         Some steps call Python functions.
+    by_index : bool
+        Slices are indices of the batch.
+    returned : int
+        Arrays that a user's function returns, from which a transform reads.
     """
 
-    calls = True
+    calls = by_index = True
+    returned = 0
 
     def __init__(
         self, stages: Sequence[Stage], counts: tuple[int, int], scales: tuple[float, float], kept: np.ndarray
     ) -> None:
         self.back, self.forth = stages
         self.counts, self.scales, self.kept = counts, scales, kept
-        self.exchanges = self.back.blocks.size > 1
+        self.wire, self.staggers = self.back.wire, self.back.blocks.size > 1
         self._codes = ProgramCache()
         self._scratch: list[np.ndarray] = []
 
@@ -98,7 +105,7 @@ class PlaneComposition:
         """Return the addresses of every worker's scratch memory."""
         return [address_of(memory) for memory in self._scratch]
 
-    def with_own_scratch(self) -> PlaneComposition:
+    def with_own_workspace(self) -> PlaneComposition:
         """Return the same with scratch memory of its own, for one worker."""
         twin = copy(self)
         twin._allocate(self._scratch[0].nbytes, 1)
@@ -109,48 +116,64 @@ class PlaneComposition:
         inputs, outputs = self.counts
         return self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs))
 
+    def tasks(self, chunk: int, entries: int, late: float = 0.0) -> list[Task]:
+        """Return the slices of a pipeline: `entries` indices of the batch, `chunk` in a message; none is late."""
+        return [Task(0, 0, part, kind="indices") for part in chunks(entries, chunk)]
+
+    def buffer_lengths(self, chunk: int) -> list[int]:
+        """Return the lengths of a slot's buffers for `chunk` slices in a message."""
+        return SlotBuffers.lengths(self.messages(min(chunk, self.back.blocks.units // self.counts[0])))
+
+    def slot(self, *buffers: np.ndarray) -> SlotBuffers:
+        """Return the buffers of a slot."""
+        return SlotBuffers(self.kept, *buffers)
+
+    def describe(self) -> str:
+        """Return nothing to be added to the description of a transform."""
+        return ""
+
+    def arrays(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Arrays:
+        """Return the arrays of all slices as `steps` expects them; shared inputs are left out."""
+        return inputs[: self.counts[0]], outputs
+
     def steps(
-        self,
-        part: slice,
-        slot: SlotBuffers,
-        inputs: Sequence[ArrayReference],
-        outputs: Sequence[ArrayReference],
-        comm: AsyncComm,
-        planning: bool = False,
+        self, task: Task, slot: SlotBuffers, arrays: Arrays, comms: Sequence[AsyncComm] | None, planning: bool = False
     ) -> Iterator[AnyStep]:
         """Yield the steps of some slices, which share their messages.
 
         Parameters
         ----------
-        part : slice
+        task : Task
         slot : SlotBuffers
-        inputs, outputs : sequence of ArrayReference
-            The arrays of all slices, in natural order.
-        comm : AsyncComm
+        arrays : (sequence of ArrayReference, sequence of ArrayReference)
+            The inputs and the outputs of all slices, in natural order.
+        comms : sequence of AsyncComm
+            One communicator; not used on one rank.
         planning : bool
             The arrays hold no user data, so no user function may be called.
         """
+        part, (inputs, outputs) = task.part, arrays
         forth = self.forth.message(slice(0, length_of(part) * self.counts[1]))
-        yield from self.arriving(part, slot, inputs, comm)
+        yield from self.arriving(part, slot, inputs, comms)
         yield from self._between(part, slot, inputs, outputs, planning)
         yield from checked(self.forth.wire)
-        if self.exchanges:
+        if comms and self.staggers:
             receive = outputs[0].at(part) if forth.direct else ArrayReference(slot.forth.receive)
-            yield Exchange(comm, forth, ArrayReference(slot.forth.send), receive)
+            yield Exchange(comms[0], forth, ArrayReference(slot.forth.send), receive)
         for which, output in enumerate(() if forth.direct else outputs):
             yield self._run("unpack", self._write_unpack, slot.forth, part, which, output)
 
     def arriving(
-        self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], comm: AsyncComm
+        self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], comms: Sequence[AsyncComm] | None
     ) -> Iterator[AnyStep]:
         """Yield the steps up to the end of the first exchange."""
         back = self.back.message(slice(0, length_of(part) * self.counts[0]))
         for which, field in enumerate(() if back.unpacked else inputs):
             yield self._run("pack", self._write_pack, slot.back, part, which, field)
         yield from checked(self.back.wire)
-        if self.exchanges:
+        if comms and self.staggers:
             send = inputs[0].at(part) if back.unpacked else ArrayReference(slot.back.send)
-            yield Exchange(comm, back, send, ArrayReference(slot.back.receive))
+            yield Exchange(comms[0], back, send, ArrayReference(slot.back.receive))
 
     def _between(
         self,

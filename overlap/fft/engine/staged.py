@@ -72,9 +72,14 @@ class StagedTransform:
     ----------
     wire : WireFormat
         The widest wire format of all stages, which is that of the buffers.
+    by_index : bool
+        Units are indices of the batch.
     in_any_order : bool
         Nothing is exchanged and no memory serves several fields, so the tasks of a call need no turns.
     """
+
+    calls = staggers = False  # as in `PlaneComposition`
+    returned = 0
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class StagedTransform:
         nbytes = largest_nbytes(layout, (1, *source.shape[1:]), modes_dtype(source.dtype, lines))
         whole = joined is None or (batch > 1 and joined and nbytes <= UNIT_NBYTES)
         self._whole = whole
-        self._relocates = direction.by_index  # the program for some units serves any others
+        self.by_index = direction.by_index  # the program for some units then serves any others
         self.coordinates = source.coordinates
         self.fields = 1 if whole else batch
         buffers = min(2, self.fields)
@@ -147,7 +152,7 @@ class StagedTransform:
         self.wire = max(travelling, key=lambda wire: wire.dtype.itemsize)
         self._trailing_axes = trailing
         local = all(stage.dimension is None for stage in self.stages)
-        self._alone = self._relocates and local
+        self._alone = self.by_index and local
         self.in_any_order = local and self.fields == 1
         self._trailing = (
             TrailingAxes(
@@ -194,7 +199,7 @@ class StagedTransform:
         If units are indices of the batch, `fields` is their number. The share `late` of the last field is exchanged
         late if it `can_be_late`.
         """
-        if self._relocates:
+        if self.by_index:
             return [
                 Task(0, 0, part, kind="indices") for part in chunks(self.units if fields is None else fields, chunk)
             ]
@@ -230,13 +235,9 @@ class StagedTransform:
 
     def messages(self, chunk: int) -> list[Message]:
         """Return the messages of one field that are not late, one of each kind."""
-        if self._relocates:
+        if self.by_index:
             return [self.stages[0].message(slice(0, min(chunk, self.units)))] if self.units else []
         return [stage.message(part) for stage in self.stages for part in chunks(stage.blocks.units, chunk)]
-
-    def message_nbytes(self) -> int:
-        """Return the bytes sent to other ranks in a message of one index of the batch."""
-        return sum(message.nbytes_sent for message in self.messages(1))
 
     def buffer_lengths(self, chunk: int) -> tuple[int, int]:
         """Return the lengths of a slot's send and receive buffers for the last `tasks`, in elements of `wire`."""
@@ -247,25 +248,32 @@ class StagedTransform:
             received.append(self._deferred.receive_size * self.stages[-1].wire.dtype.itemsize)
         return -(-max(sent, default=0) // itemsize), -(-max(received, default=0) // itemsize)
 
-    def split(self, array: np.ndarray) -> list[np.ndarray]:
-        """Return the fields of a local batch in natural order, as `arrays` expects them."""
-        if self._whole:
-            return [array]
-        return [array[number : number + 1] for number in range(len(array))]
+    def slot(self, send: np.ndarray, receive: np.ndarray) -> Buffers:
+        """Return the buffers of a slot."""
+        return Buffers(send, receive)
 
-    def arrays(self, sources: list[ArrayReference], targets: list[ArrayReference]) -> list[list[ArrayReference]]:
+    def _split(self, batches: Sequence[ArrayReference]) -> list[ArrayReference]:
+        """Return the fields of local batches, one by one if they are transformed one by one."""
+        if self._whole:
+            return list(batches)
+        return [batch.at(slice(number, number + 1)) for batch in batches for number in range(len(batch.array))]
+
+    def arrays(
+        self, sources: Sequence[ArrayReference], targets: Sequence[ArrayReference]
+    ) -> list[list[ArrayReference]]:
         """Return the arrays of all stages for the fields of a call, as `steps` expects them.
 
         Parameters
         ----------
-        sources, targets : list of ArrayReference
-            The rank's part of every field, before and after the transform.
+        sources, targets : sequence of ArrayReference
+            The rank's part of the batch, or of several ones, in natural order, before and after the transform.
 
         Returns
         -------
         list of list of ArrayReference
             For every field, the source of every stage, and the final target.
         """
+        sources, targets = self._split(sources), self._split(targets)
         stored = [targets]
         for stage in reversed(self.stages):
             stored.append([self._work.stored(stage, field, target) for field, target in enumerate(targets)])
@@ -350,19 +358,19 @@ class StagedTransform:
             message, send = stage.message(self._standard(task)), slot.send
         receive = ArrayReference(slot.receive)
         if message.direct:
-            first = task.part.start * points(stage.target_shape[1:]) if self._relocates else 0
+            first = task.part.start * points(stage.target_shape[1:]) if self.by_index else 0
             receive = target.part(target.array.reshape(-1)[first:])
         return Exchange(comm, message, ArrayReference(send), receive)
 
     def _run(
         self, what: str, task: Task, slot: Buffers, source: ArrayReference, target: ArrayReference, scale: float
     ) -> Run:
-        key = (what, task.length) if self._relocates else (what, *task.key)
+        key = (what, task.length) if self.by_index else (what, *task.key)
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
         if code is None:
             code = codes[key] = assemble(self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
-        bases, first = slot.bases.copy(), task.part.start if self._relocates else 0
+        bases, first = slot.bases.copy(), task.part.start if self.by_index else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
         if task.set_aside is not None:
@@ -387,7 +395,7 @@ class StagedTransform:
 
     def _standard(self, task: Task) -> slice:
         """Return the units for which a task's program is written."""
-        return slice(0, length_of(task.part)) if self._relocates else task.part
+        return slice(0, length_of(task.part)) if self.by_index else task.part
 
     def _completing(self, trailing: TrailingAxes, part: slice, source: ArrayReference, target: ArrayReference) -> Run:
         """Return the step that transforms a part of the trailing axes."""
@@ -407,8 +415,7 @@ class StagedTransform:
         return Run(code, bases, "complete")
 
     def describe(self) -> str:
-        """Return the stages as text."""
+        """Return the work memory and the stages as text, to be added to other text."""
         names = axis_names(len(self.stages[0].shape) - 1)
-        return "; then ".join(
-            [*(stage.in_words(names) for stage in self.stages), *ffts_along(self._trailing_axes, names)]
-        )
+        stages = [*(stage.in_words(names) for stage in self.stages), *ffts_along(self._trailing_axes, names)]
+        return f", {self.nbytes / 2**20:.1f} MiB of work memory; {'; then '.join(stages)}"
