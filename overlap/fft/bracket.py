@@ -244,8 +244,8 @@ class Bracket(Plan):
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True, spectral=True)
         self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True, spectral=True)
 
-        async def take(number: int, buffers: SlotBuffers, a: np.ndarray) -> None:
-            await self._take(number, buffers, a)
+        async def take(_: int, buffers: SlotBuffers, a: np.ndarray) -> None:
+            await self._take(buffers, a)
 
         take.__qualname__ = f"advect of {self._known_as}"  # compared between the ranks
         self._advect: Any = self.runtime.pipelined(
@@ -389,7 +389,7 @@ class Bracket(Plan):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
         return self.transform._kernels.steps(SLICE, buffers, ([_as_batch(f)], [_as_batch(out)]), (self._comm,))
 
-    async def _take(self, _: int, buffers: SlotBuffers, a: np.ndarray) -> None:
+    async def _take(self, buffers: SlotBuffers, a: np.ndarray) -> None:
         kernels, field, squares = self.transform._kernels, _as_batch(a), [0.0]
         await self._carry_out(kernels.arriving(ONE, buffers, [field], (self._comm,)))
         await parallel(lambda block: squares.append(kernels.take(buffers, field, block)), range(len(kernels.blocks)))

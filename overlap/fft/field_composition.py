@@ -58,7 +58,7 @@ class FieldComposition:
     Parameters
     ----------
     back, forth : StagedTransform
-        Of all inputs to real space, and of all outputs back.
+        The transforms of all inputs to real space, and of all outputs back.
     scales : (float, float)
         Factors of both.
     function : Function

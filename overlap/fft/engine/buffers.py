@@ -12,21 +12,19 @@ from .program import BASES, RECEIVE, SEND, View
 
 
 class ArrayReference:
-    """An array with its address, or with a placeholder address that represents all arrays of its kind.
+    """An array with its address, or with a placeholder address that represents all arrays of its kind."""
 
-    Attributes
-    ----------
-    kind : (tuple of int, bool)
-        Its strides, and whether it is aligned as FFTW requires; programs depend on these.
-    """
-
-    __slots__ = ("address", "array", "kind", "strides")
+    __slots__ = ("address", "array", "strides")
 
     def __init__(self, array: np.ndarray, address: int | None = None) -> None:
         self.array = array
         self.strides = array.strides
         self.address = address_of(array) if address is None else address
-        self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], bool]:
+        """Return its strides, and whether it is aligned as FFTW requires; programs depend on these."""
+        return self.strides, self.address % REQUIRED_ALIGNMENT == 0
 
     def part(self, view: np.ndarray) -> ArrayReference:
         """Locate a view of its memory."""
@@ -34,7 +32,7 @@ class ArrayReference:
 
     def at(self, part: slice) -> ArrayReference:
         """Locate some of its entries along axis 0."""
-        return self.part(self.array[part])
+        return ArrayReference(self.array[part], self.address_at(part.start))
 
     def address_at(self, number: int) -> int:
         """Return the address of one of its entries along axis 0."""
@@ -51,14 +49,15 @@ class Buffers:
 
     Attributes
     ----------
+    send, receive : ArrayReference
     bases : ndarray of int64
         The addresses of the bases of programs: those of the buffers, and entries for others.
     """
 
     def __init__(self, send: np.ndarray, receive: np.ndarray) -> None:
-        self.send, self.receive = send, receive
+        self.send, self.receive = ArrayReference(send), ArrayReference(receive)
         self.bases = np.zeros(BASES, np.int64)
-        self.bases[SEND], self.bases[RECEIVE] = (address_of(buffer) for buffer in (send, receive))
+        self.bases[SEND], self.bases[RECEIVE] = self.send.address, self.receive.address
 
 
 def on_lines(lengths: Sequence[int], dtype: np.dtype) -> list[int]:

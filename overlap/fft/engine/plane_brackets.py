@@ -11,7 +11,7 @@ zeros of the 2/3 rule's padding are written only once, into scratch memory that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -158,8 +158,8 @@ class PlaneBrackets(PlaneComposition):
         inputs: Sequence[ArrayReference],
         outputs: Sequence[ArrayReference],
         planning: bool,
-    ) -> Iterator[AnyStep]:
-        yield Run(self._brackets_code, self._bases(part, slot, inputs, outputs), "brackets")
+    ) -> Iterable[AnyStep]:
+        return (Run(self._brackets_code, self._bases(part, slot, inputs, outputs), "brackets"),)
 
     def _bases(
         self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference] = ()

@@ -9,7 +9,7 @@ and if it is received in the user's output, nothing is unpacked. A rank's own pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 
 import numpy as np
@@ -158,8 +158,8 @@ class PlaneComposition:
         yield from self._between(part, slot, inputs, outputs, planning)
         yield from checked(self.forth.wire)
         if comms and self.staggers:
-            receive = outputs[0].at(part) if forth.direct else ArrayReference(slot.forth.receive)
-            yield Exchange(comms[0], forth, ArrayReference(slot.forth.send), receive)
+            receive = outputs[0].at(part) if forth.direct else slot.forth.receive
+            yield Exchange(comms[0], forth, slot.forth.send, receive)
         for which, output in enumerate(() if forth.direct else outputs):
             yield self._run("unpack", self._write_unpack, slot.forth, part, which, output)
 
@@ -172,8 +172,8 @@ class PlaneComposition:
             yield self._run("pack", self._write_pack, slot.back, part, which, field)
         yield from checked(self.back.wire)
         if comms and self.staggers:
-            send = inputs[0].at(part) if back.unpacked else ArrayReference(slot.back.send)
-            yield Exchange(comms[0], back, send, ArrayReference(slot.back.receive))
+            send = inputs[0].at(part) if back.unpacked else slot.back.send
+            yield Exchange(comms[0], back, send, slot.back.receive)
 
     def _between(
         self,
@@ -182,8 +182,8 @@ class PlaneComposition:
         inputs: Sequence[ArrayReference],
         outputs: Sequence[ArrayReference],
         planning: bool,
-    ) -> Iterator[AnyStep]:
-        """Yield the steps between the exchanges."""
+    ) -> Iterable[AnyStep]:
+        """Return the steps between the exchanges."""
         raise NotImplementedError
 
     def _run(

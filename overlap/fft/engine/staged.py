@@ -353,14 +353,15 @@ class StagedTransform:
 
     def _exchange(self, task: Task, stage: Stage, slot: Buffers, target: ArrayReference, comm: AsyncComm) -> Exchange:
         if task.kind == "late":
-            message, send = self._late.message(task.part)
+            message, memory = self._late.message(task.part)
+            send = ArrayReference(memory)
         else:
             message, send = stage.message(self._standard(task)), slot.send
-        receive = ArrayReference(slot.receive)
+        receive = slot.receive
         if message.direct:
             first = task.part.start * points(stage.target_shape[1:]) if self.by_index else 0
             receive = target.part(target.array.reshape(-1)[first:])
-        return Exchange(comm, message, ArrayReference(send), receive)
+        return Exchange(comm, message, send, receive)
 
     def _run(
         self, what: str, task: Task, slot: Buffers, source: ArrayReference, target: ArrayReference, scale: float

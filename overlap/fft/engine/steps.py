@@ -7,7 +7,7 @@ operation; a request of `overlap.runtime` (`wait_for_slices`, `take_turn`) is a 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,10 +100,11 @@ AnyStep = Run | Split | Call | Exchange | WaitForSlices | TakeTurn
 """A step of a slice of a plan."""
 
 
-def checked(wire: WireFormat) -> Iterator[Call]:
-    """Yield a step, between packing and exchanging, that raises if a number is too large for the wire format."""
-    if wire.rounds:
-        yield Call(lambda addresses: wire.raise_overflow(), "check what was rounded")
+def checked(wire: WireFormat) -> Sequence[Call]:
+    """Return a step, between packing and exchanging, that raises if a number is too large for the wire format."""
+    if not wire.rounds:
+        return ()
+    return (Call(lambda addresses: wire.raise_overflow(), "check what was rounded"),)
 
 
 def ended(tasks: range, first: int) -> WaitForSlices:
