@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from .krylov import cg, pipecg
 from .solution import Solution
@@ -19,6 +20,7 @@ _ITERATIONS = 10
 _MARGIN = 0.95  # `pipecg`, whose rounding errors grow faster, must take less than this share of the time of `cg`
 
 
+@holding_signals
 def faster_cg(
     A: Any, b: np.ndarray, *, M: Any = None, comm: MPI.Intracomm | AsyncComm | None = None
 ) -> Callable[..., Solution]:

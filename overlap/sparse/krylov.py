@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
+from ..interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from . import kernels
 from .number_checks import truth_problem
@@ -25,6 +26,7 @@ _RHO_BREAKDOWN, _OMEGA_BREAKDOWN = -10, -11  # scipy's codes
 ROUNDINGS = 64  # bound for the errors of a product and a sum, in units of the last place
 
 
+@holding_signals
 def cg(
     A: Any,
     b: np.ndarray,
@@ -164,6 +166,7 @@ def _single_reduction(system: System) -> Solution:
         system.call_back(x)
 
 
+@holding_signals
 def pipecg(
     A: Any,
     b: np.ndarray,
@@ -246,6 +249,7 @@ def pipecg(
             kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), own_sums)
 
 
+@holding_signals
 def bicgstab(
     A: Any,
     b: np.ndarray,

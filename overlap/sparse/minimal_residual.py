@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import repr_of
+from ..interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from .krylov import ROUNDINGS, bad_preconditioner, check_finite
 from .number_checks import finite_problem, whole_problem
@@ -20,6 +21,7 @@ from .system import Callback, System
 CALLBACK_TYPES = ("x", "pr_norm")
 
 
+@holding_signals
 def gmres(
     A: Any,
     b: np.ndarray,
@@ -198,6 +200,7 @@ def _rotation(a: Any, b: float) -> tuple[float, Any, Any]:
     return abs(a) / size, phase * b / size, phase * size
 
 
+@holding_signals
 def minres(
     A: Any,
     b: np.ndarray,

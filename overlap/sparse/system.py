@@ -98,7 +98,6 @@ class System:
         self._matrix: Matrix | None = None
         self._watch = _Watch()
         self._error: BaseException | None = None
-        self._signals = held_signals()
         if isinstance(M, Preconditioner):
             M.check_open()
         self.coordinator = self._coordinator_for(A, comm)
@@ -127,7 +126,6 @@ class System:
             self.most = 10 * self.size if maxiter is None else int(maxiter)
 
     def __enter__(self) -> Self:
-        self._signals.__enter__()
         try:
             self._begin()
         except BaseException as error:
@@ -145,7 +143,6 @@ class System:
         finally:
             if self._matrix is not None:
                 self._matrix.take_back(self._extended)
-            self._signals.__exit__(kind, error, traceback)
 
     # ---- what is given -----------------------------------------------------------------------
 
@@ -382,7 +379,7 @@ class System:
 
     def _begin_sum(self, values: np.ndarray) -> None:
         if self._error is None:
-            self._error = self._signals.error
+            self._error = held_signals().error
         if self._error is not None:
             values.fill(np.nan)
 

@@ -3,6 +3,7 @@
 from . import (
     busy,
     damage,
+    edges,
     failures,
     faults,
     interrupts,
@@ -14,6 +15,8 @@ from . import (
     schedules,
     shapes,
     soak,
+    solver_faults,
+    stopped,
     survivors,
 )
 
@@ -23,6 +26,9 @@ PARTS = (
     failures.PART,
     mismatches.PART,
     interrupts.PART,
+    edges.PART,
+    solver_faults.PART,
+    stopped.PART,
     losses.PART,
     *survivors.PARTS,
     damage.PART,

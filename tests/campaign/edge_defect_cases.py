@@ -1,0 +1,23 @@
+"""A call that looks at none of its arguments: `edges` must find it."""
+
+import generated_cases
+from generated import Call, Subject
+
+import overlap
+
+
+def accepting(comm):
+    """Test a function that takes any number."""
+
+    def taking(number):
+        with overlap.Runtime(comm) as runtime:
+            runtime.preflight()
+
+    subject = Subject(
+        ("taking",),
+        make=lambda lab: None,
+        calls={"taking": Call(lambda lab, one: {"number": 1})},
+        functions={"taking": taking},
+    )
+    generated_cases.SUBJECTS["taking"] = (subject,)
+    generated_cases.bad_arguments(comm, "taking")

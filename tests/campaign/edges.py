@@ -1,0 +1,40 @@
+"""The tests that are made of the public names, on more ranks and on other libraries than the suite's."""
+
+import jobs
+
+from .draw import Drawn, libraries
+from .harness import Part
+
+AREAS = ("fft", "runtime", "sparse", "collectives", "drop-in", "output")
+CASES = ("closed", "bad_arguments")
+
+
+def run(seed):
+    """All calls of an area after their object's end, or with every argument bad on one rank, on 3 or 4 ranks."""
+    area, rest = AREAS[seed % len(AREAS)], seed // len(AREAS)
+    mpi = Drawn(seed).pick(libraries()) if rest >= 4 * len(CASES) else libraries()[rest // 4 % len(libraries())]
+    jobs.run_job(
+        f"generated_cases:{CASES[rest % 2]}",
+        3 + rest // 2 % 2,
+        mpi=mpi,
+        fresh=True,
+        deadline_s=1800,
+        args={"area": area},
+    )
+
+
+def defect():
+    """A call that takes what is wrong on one rank is found."""
+    jobs.run_job("campaign.edge_defect_cases:accepting", 3, fresh=True)
+
+
+PART = Part(
+    "edges",
+    "the tests that are made of the public names, on 3 and 4 ranks, MPICH and Open MPI: every call of an object after "
+    "its end raises a ClosedError that names it; an argument that is bad on one rank is the same InputError on all "
+    "ranks, and the next call is right",
+    48,
+    run,
+    defect,
+    "is accepted",
+)
