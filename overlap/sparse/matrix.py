@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Self
@@ -641,7 +641,7 @@ class Matrix(CollectiveContext):
         return self.halo._fail(error)
 
 
-@cache
+@lru_cache(64)
 def _header(call: str, dtype: str) -> Header:
     """Return the header with which ranks compare their calls at the beginning of a product."""
     return Header(call, {"dtype": dtype})

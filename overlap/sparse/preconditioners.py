@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -42,13 +43,16 @@ class Preconditioner(CollectiveContext):
         if not isinstance(A, Matrix):
             raise InputError(f"expected {type(self).__name__} of a Matrix, received {type(A).__name__}")
         A.check_open()
-        self._matrix = A
+        # Tells the preconditioners of a matrix apart, on all ranks alike.
+        self._matrix, self._known_as = A, type(self).__name__
 
-    def _made(self, problem: str | None = None, **agreed: Any) -> AbstractContextManager[None]:
+    @contextmanager
+    def _made(self, problem: str | None = None, **agreed: Any) -> Iterator[None]:
         """Run a ``with`` block that makes the preconditioner on all ranks, or raises on all of them."""
-        return self._matrix.halo.coordinator.collective_section(
-            f"making {type(self).__name__}", self.free, problem, **agreed
-        )
+        coordinator = self._matrix.halo.coordinator
+        with coordinator.collective_section(f"making {self._known_as}", self.free, problem, **agreed):
+            self._known_as += f", number {coordinator.next_number()} of its matrix"
+            yield
 
     @property
     def matrix(self) -> Matrix:
@@ -83,7 +87,7 @@ class Preconditioner(CollectiveContext):
             On all ranks: the vector of some rank does not fit, or types differ between ranks.
         """
         self.check_open()
-        return self.apply_to(self._matrix.agreed(r, f"a product with {type(self).__name__}"))
+        return self.apply_to(self._matrix.agreed(r, f"a product with {self._known_as}"))
 
     def apply_to(self, r: np.ndarray) -> np.ndarray:
         """Compute M r in the user's order and the type of r; if r is complex and M is real, part by part."""

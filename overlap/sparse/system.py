@@ -103,7 +103,8 @@ class System:
         self.coordinator = self._coordinator_for(A, comm)
         self._owned = not isinstance(A, Matrix)
         with self.coordinator.collective_section(f"solving with {name}", self._close):
-            agreed |= {"rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
+            known_as = M._known_as if isinstance(M, Preconditioner) else None
+            agreed |= {"M": known_as, "rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
             b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):

@@ -179,6 +179,26 @@ def interrupted(comm):
         signal.signal(signal.SIGINT, before)
 
 
+def different_preconditioners(comm):
+    """The ranks pass different preconditioners, of which some exchange and others do not: one error on all."""
+    offsets = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]
+    with Matrix.from_stencil(comm, (4 * comm.size, 4), offsets, [4.0, -1.0, -1.0, -1.0, -1.0], deadline_s=20) as A:
+        b = np.ones(A.count)
+        made = [
+            None,
+            *(make(A) for make in (Jacobi, Chebyshev, Chebyshev, partial(Chebyshev, degree=2), AdditiveSchwarz)),
+        ]
+        for one, other in product(made, made):
+            M = other if comm.rank == comm.size - 1 else one
+            if comm.size > 1 and one is not other:
+                for solver in (cg, gmres):
+                    raises_everywhere(comm, InputError, "M: expected the same on all ranks", lambda: solver(A, b, M=M))
+                if None not in (one, other):
+                    raises_everywhere(comm, InputError, "call: expected the same on all ranks", lambda: M @ b)
+            solution = cg(A, b, M=one, rtol=1e-10)
+            np.testing.assert_allclose(A @ solution.x, b, rtol=0, atol=1e-7)
+
+
 def freed(comm):
     """What was freed says so by its own name, before and after a first use."""
     n = 6 * comm.size

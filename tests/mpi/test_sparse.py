@@ -27,7 +27,7 @@ def test_minimal_residuals(ranks):
     "ranks, more", [(1, ""), (2, ",interrupted"), *[exhaustive(ranks, ",interrupted,types") for ranks in (1, 2)]]
 )
 def test_edges_of_solvers(ranks, more):
-    jobs.run_job(f"solver_cases:one_rank,freed,truth{more}", ranks)
+    jobs.run_job(f"solver_cases:one_rank,different_preconditioners,freed,truth{more}", ranks)
 
 
 @pytest.mark.parametrize("where", ["made", exhaustive("summed")])
