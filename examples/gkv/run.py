@@ -29,7 +29,7 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 import mpi4py
 import numpy as np
@@ -47,8 +47,10 @@ try:
     from fluxtube.solver import Solver
     from fluxtube.survival import Copies, shortened
 except ModuleNotFoundError as missing:
-    told = f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'"
-    sys.exit(told if MPI.COMM_WORLD.rank == 0 else 1)  # the package is missing on all ranks
+    if MPI.COMM_WORLD.rank == 0:
+        sys.exit(f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'")
+    sleep(1.0)  # an exit status ends the job: rank 0 speaks for all, because the package is missing on all ranks
+    sys.exit(1)
 
 SAVED_EVERY = 10  # steps between saves, with --survive
 

@@ -174,6 +174,12 @@ class Transform(Uncopied):
         nbytes = sum(message.nbytes_sent for message in messages)
         return nbytes if self._kernels.by_index else -(-nbytes // max(1, len(messages)))
 
+    def message_count(self) -> int:
+        """Return the number of messages that this rank sends in a call of one entry of the batch, with `settings`."""
+        return sum(
+            int(np.count_nonzero(message.counts_sent)) for message in self._kernels.messages(self.settings.chunk)
+        )
+
     def message_nbytes(self, chunk: int) -> int:
         """Return the bytes of the largest piece that this rank sends."""
         messages = self._kernels.messages(chunk)

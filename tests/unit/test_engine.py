@@ -325,8 +325,7 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
             part = np.moveaxis(zeros(np.moveaxis(part, 1, -1).shape, result_kind), -1, 1)
         parts = way.tasks(chunk)
         slot = Buffers(*(zeros(max(1, length), way.wire.dtype) for length in way.buffer_lengths(chunk)))
-        fields = [list(map(ArrayReference, way.split(some))) for some in (source, part)]
-        tasks.append((way, parts, slot, way.arrays(*fields)))
+        tasks.append((way, parts, slot, way.arrays([ArrayReference(source)], [ArrayReference(part)])))
         calls.append((where, part))
     for number in range(len(tasks[0][1])):
         comms = [Recorder() for _ in tasks]

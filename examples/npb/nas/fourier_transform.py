@@ -87,15 +87,6 @@ def evolve(u, along_z, along_y, along_x):
                 line[x] *= factor * along_x[x]
 
 
-def _messages(transform):
-    """Return the number of messages that this rank sends in a transform of one field."""
-    return sum(
-        int(np.count_nonzero(message.counts_sent))
-        for staged in transform.staged_transforms()
-        for message in staged.messages(transform.settings.chunk)
-    )
-
-
 class FT(Kernel):
     """The kernel FT; see `Kernel`."""
 
@@ -161,7 +152,7 @@ class FT(Kernel):
             self.advance(step + 1, self.iterations)
         with Waiting(self):
             self.comm.Allreduce(MPI.IN_PLACE, self._sums)
-        self.messages = _messages(self._plan.forward) + self.iterations * _messages(self._plan.backward)
+        self.messages = self._plan.forward.message_count() + self.iterations * self._plan.backward.message_count()
 
     def checks(self) -> list[Check]:
         return [
