@@ -33,6 +33,7 @@ OF_ENGINE = dict.fromkeys(
         "configure",
         "is_compiled",
         "kernels_of",
+        "message_count",
         "message_nbytes",
         "nbytes_of_arrays",
         "nbytes_per_slice",
