@@ -5,6 +5,8 @@ import functools
 import numpy as np
 import processes
 
+AREAS = ("fft", "runtime", "sparse", "collectives", "drop-in", "output")  # of `generated_recipes`
+
 
 @functools.cache
 def libraries():

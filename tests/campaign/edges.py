@@ -2,10 +2,9 @@
 
 import jobs
 
-from .draw import Drawn, libraries
+from .draw import AREAS, Drawn, libraries
 from .harness import Part
 
-AREAS = ("fft", "runtime", "sparse", "collectives", "drop-in", "output")
 CASES = ("closed", "bad_arguments")
 
 

@@ -2,11 +2,10 @@
 
 import jobs
 
-from .draw import Drawn
+from .draw import AREAS, Drawn
 from .harness import Part
 
 CALLS = 40  # of a seed
-AREAS = ("fft", "runtime", "sparse", "collectives", "drop-in", "output")
 
 
 def run(seed):

@@ -41,11 +41,12 @@ def faults(comm, seed, count, mute=False):
     drawn = np.random.default_rng(seed)
     with sparse.Matrix.from_stencil(comm, (ROWS * comm.size,), ((0,), (1,), (-1,)), (2.5, -1.0, -1.0)) as A:
         whole = np.random.default_rng(1).standard_normal(ROWS * comm.size)
-        b, own = whole[A.rows], np.array(A.to_scipy().todense())[A.rows, A.rows]
+        dense = np.array(A.to_scipy().todense())
+        b, own = whole[A.rows], dense[A.rows, A.rows]
         # An operator that fails alone may not be one in which others wait: it is this rank's block of the matrix.
         matrices = {"operator": Failing(lambda x: own @ x)}
         truths = {"operator": np.linalg.solve(own, b)}
-        truth = np.linalg.solve(np.array(A.to_scipy().todense()), whole)[A.rows]
+        truth = np.linalg.solve(dense, whole)[A.rows]
         preconditioner, callback = Failing(lambda r: r / 2.5), Failing(lambda x: None)
         blocks = overlap.agreed_blocks(comm, (4 * comm.size, 4), grid=(comm.size, 1), width=1, corners=False)
         halo = overlap.Halo(comm, blocks)

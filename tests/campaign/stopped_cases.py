@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import numpy as np
+from drawn_collectives_cases import KINDS, good
 
-from overlap.collectives import Collectives, Op
+from overlap.collectives import Collectives
 
-KINDS = ("Barrier", "allreduce", "Allreduce", "Allgather", "Bcast", "Scatter", "Gather", "Reduce")
 STOPPING = """
 import os, random, signal, sys, time
 seed, *pids = map(int, sys.argv[1:])
@@ -30,49 +30,22 @@ while True:
 
 def collectives(comm, seed, calls, wrong=False):
     """Draw the calls, the same on all ranks; with `wrong` one rank gives another number in one of them."""
-    drawn, rank, size = np.random.default_rng(seed), comm.rank, comm.size
+    drawn = np.random.default_rng(seed)
     pids, stopping = comm.gather(os.getpid()), None
-    if rank == 0:
+    if comm.rank == 0:
         stopping = subprocess.Popen([sys.executable, "-c", STOPPING, *map(str, (seed, *pids))])
     try:
         with Collectives(comm) as fast:
             for call in range(calls):
-                kind, root = KINDS[drawn.integers(len(KINDS))], int(drawn.integers(size))
+                kind, root = KINDS[drawn.integers(len(KINDS))], int(drawn.integers(comm.size))
                 count = int(2 ** drawn.uniform(0, 17 if drawn.random() < 0.02 else 10))
-                own = call + rank + (wrong and call == calls // 2 and rank == size - 1)
-                _call(fast, kind, root, count, own, call + np.arange(size), rank)
+                place = call + (wrong and call == calls // 2 and comm.rank == comm.size - 1)
+                try:
+                    good(comm, kind, root, place, count)(fast)
+                except AssertionError:
+                    raise AssertionError(f"a number is wrong: {kind} of {count}, root {root}") from None
     finally:
         if stopping is not None:
             stopping.kill()
             stopping.wait()
         comm.Barrier()
-
-
-def _call(fast, kind, root, count, own, everybodys, rank):
-    """Make a call of `count` numbers, each `own`, and check the result, given those of all ranks."""
-    sent, found, pieces = np.full(count, float(own)), np.zeros(count), np.zeros((len(everybodys), count))
-    total, at_root, right = everybodys.sum(), rank == root, True
-    if kind == "Barrier":
-        fast.Barrier()
-    elif kind == "allreduce":
-        right = fast.allreduce(own) == total
-    elif kind == "Allreduce":
-        fast.Allreduce(sent, found)
-        right = (found == total).all()
-    elif kind == "Allgather":
-        fast.Allgather(sent, pieces)
-        right = (pieces == everybodys[:, None]).all()
-    elif kind == "Bcast":
-        fast.Bcast(sent, root)
-        right = (sent == everybodys[root]).all()
-    elif kind == "Scatter":
-        pieces[:] = everybodys[:, None] + own - everybodys[rank]
-        fast.Scatter(pieces, found, root)
-        right = (found == everybodys[rank]).all()
-    elif kind == "Gather":
-        fast.Gather(sent, pieces, root)
-        right = not at_root or (pieces == everybodys[:, None]).all()
-    else:
-        fast.Reduce(sent, found, Op.SUM, root)
-        right = not at_root or (found == total).all()
-    assert right, f"a number is wrong: {kind} of {count}, root {root}"

@@ -56,11 +56,11 @@ def one_bad_call(comm: MPI.Intracomm, seeds: list[int], calls: int) -> None:
             assert first == bad_place, (seed, program[bad_place], first, bad_place)
 
 
-def good(comm: MPI.Intracomm, kind: str, root: int, place: int) -> Call:
-    """Return a call that is right, and checks what it has computed."""
+def good(comm: MPI.Intracomm, kind: str, root: int, place: int, count: int = 3) -> Call:
+    """Return a call of `count` numbers that is right, and checks what it has computed."""
     rank, size = comm.rank, comm.size
-    mine, everybodys = np.full(3, 1.0 * place + rank), place + np.arange(size)
-    total, found, pieces = everybodys.sum(), np.zeros(3), np.zeros((size, 3))
+    mine, everybodys = np.full(count, 1.0 * place + rank), place + np.arange(size)
+    total, found, pieces = everybodys.sum(), np.zeros(count), np.zeros((size, count))
 
     def call(fast: Collectives) -> None:
         if kind == "Barrier":

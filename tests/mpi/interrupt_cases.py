@@ -115,7 +115,7 @@ def interrupts(comm: MPI.Intracomm, area: str, seed: int, count: int, row_s: flo
                 problem, moments = rows.good(name, call), 0
                 if problem is None:
                     problem, moments = _counted(lab, rows, name, call)
-                moment = int(part * lab._own.bcast(moments, lab.size - 1))
+                moment = int(part * moments)
                 if problem is None and moments:
                     watch.row(f"{number}: {text}, moment {moment} of {moments}", 2.0)
                     where, problem = _interrupted(lab, rows, name, call, moment)
