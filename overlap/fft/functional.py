@@ -27,7 +27,7 @@ from mpi4py import MPI
 
 from ..arrays import DistArray, mask_problem, same_ranks
 from ..errors import InputError
-from ..interrupts import held_signals
+from ..interrupts import held_signals, holding_signals
 from ..runtime import Runtime
 from ..runtime.kept_with import KeptWith
 from .arguments import shown
@@ -193,8 +193,7 @@ def _transform(kind: Kind, x: Any, comm: MPI.Intracomm | None, options: Options)
                 met = error.disagreement
                 if not met:
                     raise
-    with held_signals():
-        return _agreed(asked, met, kind, x, comm, options)
+    return _agreed(asked, met, kind, x, comm, options)
 
 
 def _are_exact(options: Options) -> bool:
@@ -207,6 +206,7 @@ def _are_exact(options: Options) -> bool:
     )
 
 
+@holding_signals
 def _agreed(
     asked: tuple | None, met: bool, kind: Kind, x: Any, comm: MPI.Intracomm | None, options: Options
 ) -> DistArray:

@@ -24,7 +24,7 @@ from ..arrays.distribution import parts_problem
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.hdf5_storage import axes_of, hdf5
 from ..freed import Resource, closed_error
-from ..interrupts import held_signals, holding_signals
+from ..interrupts import holding_signals
 from ..runtime import Pipeline, Runtime
 from . import field_pieces, hdf5_file, problems
 from .problems import STEP, TIME, Stored
@@ -172,6 +172,7 @@ class Output(Resource):
 
     # ---- writing -----------------------------------------------------------------------------
 
+    @holding_signals
     def write(self, fields: Mapping[str, DistArray | complex], *, step: int, time: float) -> None:
         """Append a step (collective).
 
@@ -199,42 +200,41 @@ class Output(Resource):
         """
         self.check_open()
         rt = self.runtime
-        with held_signals():
-            problem = self._writing_problem(fields, step, time)
-            arrays: dict[str, DistArray] = {}
-            like: dict[str, Stored] = {}
-            if problem is None:
-                arrays = {name: value for name, value in fields.items() if isinstance(value, DistArray)}
-                like = self._like(fields)
-            numbers = {name: repr(fields[name]) for name in like if name not in arrays}
-            rt.preflight(
-                problem,
-                path=str(self.path),
-                step=problems.shown(step),
-                time=problems.shown(time),
-                fields=list(like.items()),
-                numbers=numbers,
-            )
-            held = self._holders(arrays)
-            if self._pipeline is None:
-                self._pipeline = field_pieces.to_rank_0(rt)
-            with ExitStack() as stack:
-                file: Any = None
-                with self._one_error("opening the file of an Output"):
-                    if rt.coordinator.rank == 0:
-                        file = stack.enter_context(
-                            hdf5_file.changed(self.path)
-                            if self.steps
-                            else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
-                        )
-                        hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
-                moving = field_pieces.FieldPieces(arrays, like, held, file, self.exchange)
-                self._pipeline(moving.pieces, moving)
-                with self._one_error("writing the file of an Output"):
-                    stack.pop_all().close()
-            self.steps.append(as_integer(step))
-            self.times.append(float(time))
-            self.fields = like
+        problem = self._writing_problem(fields, step, time)
+        arrays: dict[str, DistArray] = {}
+        like: dict[str, Stored] = {}
+        if problem is None:
+            arrays = {name: value for name, value in fields.items() if isinstance(value, DistArray)}
+            like = self._like(fields)
+        numbers = {name: repr(fields[name]) for name in like if name not in arrays}
+        rt.preflight(
+            problem,
+            path=str(self.path),
+            step=problems.shown(step),
+            time=problems.shown(time),
+            fields=list(like.items()),
+            numbers=numbers,
+        )
+        held = self._holders(arrays)
+        if self._pipeline is None:
+            self._pipeline = field_pieces.to_rank_0(rt)
+        with ExitStack() as stack:
+            file: Any = None
+            with self._one_error("opening the file of an Output"):
+                if rt.coordinator.rank == 0:
+                    file = stack.enter_context(
+                        hdf5_file.changed(self.path)
+                        if self.steps
+                        else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
+                    )
+                    hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
+            moving = field_pieces.FieldPieces(arrays, like, held, file, self.exchange)
+            self._pipeline(moving.pieces, moving)
+            with self._one_error("writing the file of an Output"):
+                stack.pop_all().close()
+        self.steps.append(as_integer(step))
+        self.times.append(float(time))
+        self.fields = like
 
     def _writing_problem(self, fields: Any, step: Any, time: Any) -> str | None:
         """Return what is wrong with a step that is to be written, or None."""
@@ -290,6 +290,7 @@ class Output(Resource):
         names = self._dims.get(name, [f"{name}_axis_{axis}" for axis in range(len(shape))])
         return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
 
+    @holding_signals
     def truncate(self, step: int) -> None:
         """Remove the steps after `step` (collective), because a run that continues from `step` writes them again.
 
@@ -303,21 +304,21 @@ class Output(Resource):
             As for `write`; also if every step of the file comes after `step`.
         """
         self.check_open()
-        with held_signals():
-            problem = self._mode_problem() or problems.step_problem(step)
-            if problem is None and not (self.steps and self.steps[0] <= step):
-                problem = f"expected a step that keeps one of {problems.series(self.steps)}, received {step}"
-            self.runtime.preflight(problem, path=str(self.path), step=problems.shown(step))
-            count = sum(written <= step for written in self.steps)
-            with self._one_error("truncating the file of an Output"):
-                if self.runtime.coordinator.rank == 0 and count < len(self.steps):
-                    with hdf5_file.changed(self.path) as file:
-                        for name in (TIME, STEP, *self.fields):
-                            file[name].resize(count, 0)
-            del self.steps[count:], self.times[count:]
+        problem = self._mode_problem() or problems.step_problem(step)
+        if problem is None and not (self.steps and self.steps[0] <= step):
+            problem = f"expected a step that keeps one of {problems.series(self.steps)}, received {step}"
+        self.runtime.preflight(problem, path=str(self.path), step=problems.shown(step))
+        count = sum(written <= step for written in self.steps)
+        with self._one_error("truncating the file of an Output"):
+            if self.runtime.coordinator.rank == 0 and count < len(self.steps):
+                with hdf5_file.changed(self.path) as file:
+                    for name in (TIME, STEP, *self.fields):
+                        file[name].resize(count, 0)
+        del self.steps[count:], self.times[count:]
 
     # ---- reading -----------------------------------------------------------------------------
 
+    @holding_signals
     def read(self, fields: Mapping[str, DistArray], step: int | None = None) -> dict[str, Any]:
         """Fill fields with those of a step (collective), on any number of ranks.
 
@@ -344,23 +345,22 @@ class Output(Resource):
             On all ranks, if any rank cannot read the file.
         """
         self.check_open()
-        with held_signals():
-            problem = self._reading_problem(fields, step)
-            self.runtime.preflight(
-                problem,
-                path=str(self.path),
-                step=problems.shown(step),
-                names=None if problem is not None else sorted(fields),
-            )
-            index = len(self.steps) - 1 if step is None else self.steps.index(step)
-            values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
-            with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
-                for name, array in fields.items():
-                    local, first = np.asarray(array), [part.start for part in array.local_slice]
-                    for box in field_pieces.boxes(local.shape, local.itemsize):
-                        file_box = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
-                        local[box] = file[name][(index, *file_box)]
-                values |= {name: file[name][index].item() for name, stored in self.fields.items() if not stored.shape}
+        problem = self._reading_problem(fields, step)
+        self.runtime.preflight(
+            problem,
+            path=str(self.path),
+            step=problems.shown(step),
+            names=None if problem is not None else sorted(fields),
+        )
+        index = len(self.steps) - 1 if step is None else self.steps.index(step)
+        values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
+        with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
+            for name, array in fields.items():
+                local, first = np.asarray(array), [part.start for part in array.local_slice]
+                for box in field_pieces.boxes(local.shape, local.itemsize):
+                    file_box = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
+                    local[box] = file[name][(index, *file_box)]
+            values |= {name: file[name][index].item() for name, stored in self.fields.items() if not stored.shape}
         return values
 
     def _reading_problem(self, fields: Any, step: Any) -> str | None:
