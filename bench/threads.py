@@ -1,6 +1,6 @@
 """How much faster two workers are than one, beside what two independent processes reach, on one rank.
 
-    python bench/threads.py [--json FILE] [--rounds N] [--cases WORD ...]
+    python bench/threads.py [--json FILE] [--rounds N] [--cases WORD ...] [--workers N ...]
 
 For every case, medians of interleaved rounds: one worker without overlap (`one_s`), two workers (`two_s`), and
 two processes that do half of the batch each (`processes_s`): what memory and cores allow. Forward transforms
@@ -13,6 +13,9 @@ How far that goes with more threads than there are cores: `gil_us` is the time o
 one thread of a process can be, per entry of the batch (one worker, median; of an operation it holds the user's
 function too, whose arithmetic gives the interpreter up); `of_sixteen` is how many times faster
 sixteen workers are than one, simulated with it and with nothing else that threads share.
+
+With `--workers`, on a machine with as many cores: how many times faster than one worker each of these numbers of
+workers is, measured, and simulated in the same way.
 """
 
 import argparse
@@ -136,16 +139,16 @@ class Python:
         return result
 
 
-def of_sixteen(one_s, python_s, calls):
-    """How many times faster sixteen workers are, if nothing but Python's interpreter stands in their way."""
+def simulated_speedup(workers, one_s, python_s, calls):
+    """How many times faster so many workers are, if nothing but Python's interpreter stands in their way."""
     machine = Machine(
         name="threads", fft_flops=1e9, copy_Bps=1e9, latency_s=0.0, bandwidth_Bps=1e9, interpreter_s=python_s / calls
     )
     program = Program.alike(calls, (one_s / calls,), ())
-    one, sixteen = (
-        simulate(program, machine, Options(ranks=1, workers=workers, depth=2 * workers)).wall_s for workers in (1, 16)
+    one, many = (
+        simulate(program, machine, Options(ranks=1, workers=number, depth=2 * number)).wall_s for number in (1, workers)
     )
-    return one / sixteen
+    return one / many
 
 
 class Halves:
@@ -249,10 +252,35 @@ def measured(case, rounds):
         record["core_ns"] = 2e9 * found["two_s"] / (case.batch * prod(case.shape))
     if python is not None:
         record["gil_us"] = 1e6 * found["python_s"] / case.batch
-        record["of_sixteen"] = of_sixteen(found["one_s"], found["python_s"], python.calls)
+        record["of_sixteen"] = simulated_speedup(16, found["one_s"], found["python_s"], python.calls)
     if case.kind == "forward":
         record["trial_ratio"] = [found["one_s"] / found["trial_one_s"], found["two_s"] / found["trial_two_s"]]
     return record
+
+
+def scaled(case, workers, rounds):
+    """A record of a case with each of these numbers of workers."""
+    runs = {1: Run(case, 1)} | {number: Run(case, number) for number in workers if number > 1}
+    python = Python(runs[1])
+    for number, run in runs.items():
+        for _ in range(SETTLED if number > 1 else 1):
+            if run() > SHORT_S:
+                break
+    times = {number: [] for number in runs}
+    inside = []
+    for _ in range(rounds):
+        for number, run in runs.items():
+            times[number].append(run())
+        inside.append(python())
+    seconds = {number: median(values) for number, values in times.items()}
+    python_s = median(inside)
+    return {
+        "case": str(case),
+        "seconds": seconds,
+        "gil_us": 1e6 * python_s / case.batch,
+        "speedups": {number: seconds[1] / value for number, value in seconds.items()},
+        "simulated": {number: simulated_speedup(number, seconds[1], python_s, python.calls) for number in seconds},
+    }
 
 
 def main():
@@ -262,10 +290,24 @@ def main():
     parser.add_argument(
         "--cases", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words"
     )
+    parser.add_argument("--workers", nargs="+", type=int, metavar="N", help="compare these numbers of workers")
     given = parser.parse_args()
     records = []
     for case in CASES:
         if not any(word in str(case) for word in given.cases):
+            continue
+        if given.workers:
+            record = scaled(case, given.workers, given.rounds)
+            records.append(record)
+            print(
+                f"{record['case']:32} one {1e3 * record['seconds'][1]:8.2f} ms, "
+                f"Python {record['gil_us']:.2f} us per entry; faster (simulated): "
+                + ", ".join(
+                    f"{number}: {speedup:.2f} ({record['simulated'][number]:.2f})"
+                    for number, speedup in record["speedups"].items()
+                ),
+                flush=True,
+            )
             continue
         record = measured(case, given.rounds)
         records.append(record)

@@ -298,7 +298,10 @@ class Transform(Uncopied):
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
-        if held < depth * each or (held > depth * each and not self.planning):
+        # Settings are compared on the same memory, because a call can take 10 % longer on other pages: caches hold them
+        # by their physical addresses.
+        comparing = self.planning or self.refinement is not None
+        if held < depth * each or (held > depth * each and not comparing):
             self._memory = None  # freed before new memory is allocated
             self._memory = zeros((depth * each,), dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
@@ -510,8 +513,8 @@ class Transform(Uncopied):
             call()
         elif self.refinement is None or what != "whole":
             self.run_planes(inputs, outputs, what)
-        elif not self.refinement.run(lambda: self.run_planes(inputs, outputs)):
-            self.refinement = None
+        else:
+            self.refinement.run(lambda: self.run_planes(inputs, outputs))
         for result, planes in zip(results, outputs):
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)

@@ -379,15 +379,15 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     kept = []
     entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "block", "poll") for chunk in (1, 2)]
     transform.configure(entrants[0])
-    refinement = Refinement(transform, lambda: entrants, lambda best: [], kept.append)
+    transform.refinement = Refinement(transform, lambda: entrants, lambda best: [], kept.append)
     ran = []
 
     def call():
         transform.run_planes([transform.units], [])
         ran.append(transform.settings)
 
-    while refinement.run(call):
-        pass
+    while transform.refinement:
+        transform.refinement.run(call)
     repeated = [settings for settings, before in zip(ran, [None, *ran]) if settings == before]
     assert (
         len(repeated)
@@ -407,8 +407,8 @@ def test_shares_that_are_late_are_tried_once_the_fastest_mode_is_known(monkeypat
     choose(transform, Settings())
     monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
     transform.planning = True  # the arrays are the test's
-    while transform.refinement.run(lambda: transform.run_planes([transform.units], [])):
-        pass
+    while transform.refinement:
+        transform.refinement.run(lambda: transform.run_planes([transform.units], []))
     assert {trial.settings.late for trial in transform.trials if trial.settings.wait == "poll"} >= set(LATE)
     assert transform.settings.wait == "poll" and transform.settings.late == share
 
@@ -420,15 +420,15 @@ def test_one_disturbed_call_does_not_decide(monkeypatch, disturbed):
     transform.planning = True
     entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "poll") for chunk in (1, 2)]
     transform.configure(entrants[0])
-    refinement = Refinement(transform, lambda: entrants, lambda best: [], lambda choice: None)
-    calls, going = 0, True
-    while going:
+    transform.refinement = Refinement(transform, lambda: entrants, lambda best: [], lambda choice: None)
+    calls = 0
+    while transform.refinement:
 
         def call(late_s=30.0 * (calls == disturbed)):
             transform.run_planes([transform.units], [])
             transform.now_s += late_s
 
-        going = refinement.run(call)
+        transform.refinement.run(call)
         calls += 1
     assert transform.settings == entrants[-1]
 
@@ -439,15 +439,15 @@ def test_what_new_memory_takes_does_not_count(monkeypatch):
     monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
     transform.planning = True
     transform.configure(OFF)
-    refinement = Refinement(transform, lambda: [OFF, POLL], lambda best: [], lambda choice: None)
-    last, going = OFF, True
-    while going:
+    transform.refinement = Refinement(transform, lambda: [OFF, POLL], lambda best: [], lambda choice: None)
+    last = OFF
+    while transform.refinement:
 
         def call(last=last):
             transform.run_planes([transform.units], [])
             transform.now_s += CALL_S * (last != POLL == transform.settings)
 
-        going = refinement.run(call)
+        transform.refinement.run(call)
         last = transform.settings
     assert transform.settings == POLL
 
@@ -474,9 +474,10 @@ def refined(monkeypatch, known, cost):
     monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
     transform.planning = True  # the arrays are the test's
     transform.configure(known.settings)
-    kept, calls = [], 1
-    refinement = Refinement(transform, lambda: [OFF, POLL, BLOCK], lambda best: [], kept.append, known)
-    while refinement.run(lambda: transform.run_planes([transform.units], [])):
+    kept, calls = [], 0
+    transform.refinement = Refinement(transform, lambda: [OFF, POLL, BLOCK], lambda best: [], kept.append, known)
+    while transform.refinement:
+        transform.refinement.run(lambda: transform.run_planes([transform.units], []))
         calls += 1
     return transform, calls, kept
 
@@ -530,12 +531,15 @@ def test_the_better_of_two_is_seldom_missed(monkeypatch):
 
 def test_a_call_that_fails_is_not_counted():
     transform = Transform(cost=costing({}), **PLANES)
-    refinement = Refinement(transform, lambda: [FULL, replace(FULL, wait="off")], lambda best: [], lambda choice: None)
+    transform.refinement = Refinement(
+        transform, lambda: [FULL, replace(FULL, wait="off")], lambda best: [], lambda choice: None
+    )
     transform.configure(FULL)
 
     def fails():
         raise RuntimeError("of the user")
 
     with pytest.raises(RuntimeError, match="of the user"):
-        refinement.run(fails)
-    assert refinement.run(lambda: None) and transform.settings == FULL
+        transform.refinement.run(fails)
+    transform.refinement.run(lambda: None)
+    assert transform.refinement and transform.settings == FULL

@@ -90,8 +90,10 @@ class Refinement:
         self._turns = self._all_turns(entrants) if known is None else self._turns_of_known(known, entrants)
         self._turn = next(self._turns)
 
-    def run(self, call: Callable[[], None]) -> bool:
-        """Make a call with the settings whose turn it is; return whether more turns are left (collective)."""
+    def run(self, call: Callable[[], None]) -> None:
+        """Make a call with the settings whose turn it is; after the last turn, the transform loses its refinement
+        (collective).
+        """
         transform = self._transform
         settings = self._entrants[self._turn]
         if settings != transform.settings:
@@ -99,7 +101,7 @@ class Refinement:
         if settings != self._ran:
             call()
             self._ran = settings
-            return True  # the time of a first call is that of new memory: the turn is not over
+            return  # the time of a first call is that of new memory: the turn is not over
         started = perf_counter()
         call()
         seconds = transform.runtime.coordinator.minimum(perf_counter() - started)
@@ -107,9 +109,10 @@ class Refinement:
         turn = next(self._turns, None)
         if turn is not None:
             self._turn = turn
-            return True
+            return
+        transform.refinement = None
         if self._chosen is None:  # the known choice still fits
-            return False
+            return
         self._configure(self._chosen.settings)
         medians = [float(np.median(times_s)) for times_s in self._times_s]
         transform.trials = tuple(
@@ -119,7 +122,6 @@ class Refinement:
             )
         )
         self._keep(self._chosen)
-        return False
 
     @property
     def _fastest(self) -> list[int]:
