@@ -10,7 +10,7 @@ from fft2_cases import assert_close, forward_truth, random
 
 import overlap
 from overlap.fft import Settings
-from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, OWN_PAGE_NBYTES
 
 # ---- memory, and what is left ----------------------------------------------------------------
 
@@ -76,8 +76,8 @@ def _lanes_grow_as_printed(transform):
 
 
 def _allocated(nbytes):
-    """With the room that aligning a large array to huge pages takes; it is never touched."""
-    return nbytes + (HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else 0)
+    """A huge page at least unless it is small, with the room that aligning to huge pages takes, which is never touched."""
+    return nbytes if nbytes < OWN_PAGE_NBYTES else max(nbytes, HUGE_PAGE_NBYTES) + HUGE_PAGE_NBYTES
 
 
 def memory_is_given_back(comm):

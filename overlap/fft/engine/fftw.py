@@ -16,6 +16,7 @@ from .wisdom import without
 
 ALIGNMENT = 64  # alignment of memory that the library allocates
 HUGE_PAGE_NBYTES = 2**21
+OWN_PAGE_NBYTES = 2**17  # smallest work memory that gets a huge page of its own
 REQUIRED_ALIGNMENT = 16  # alignment of arrays that a plan accepts: FFTW's own requirement
 COLUMNS = 64  # columns of a strided transform for which FFTW plans: its plan is as good as one for all columns
 RARE_PRIMES = (11, 13)  # fast lengths are products of smaller primes and at most one of these
@@ -45,8 +46,17 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """Make an array of zeros, aligned for FFTW, whose memory has been written."""
-    array = empty(shape, dtype)
+    """Make an array of zeros for intermediate results, aligned for FFTW, whose memory has been written.
+
+    From `OWN_PAGE_NBYTES` on it is on huge pages if the system grants them. For transforms of 32^3 to 96^3 points whose
+    messages and scratch memory are on small pages, computing takes 10 to 15 % longer (AMD EPYC).
+    """
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    if OWN_PAGE_NBYTES <= nbytes < HUGE_PAGE_NBYTES:
+        array = empty(HUGE_PAGE_NBYTES, np.uint8)[:nbytes].view(dtype).reshape(shape)
+    else:
+        array = empty(shape, dtype)
     array[...] = 0
     return array
 
