@@ -76,7 +76,7 @@ def _lanes_grow_as_printed(transform):
 
 
 def _allocated(nbytes):
-    """A huge page at least unless it is small, with the room that aligning to huge pages takes, which is never touched."""
+    """At least a huge page unless it is small, with the room for aligning to huge pages, which is never touched."""
     return nbytes if nbytes < OWN_PAGE_NBYTES else max(nbytes, HUGE_PAGE_NBYTES) + HUGE_PAGE_NBYTES
 
 
