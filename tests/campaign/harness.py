@@ -56,7 +56,7 @@ class Part:
 
 @dataclass
 class Record:
-    """What is known of a part: its next seed, its failures, the time spent, the commits run, and what found its defect.
+    """What is known of a part: its next seed, failures, the time spent, commits, machines, and what found its defect.
 
     The latter is None until it is tried, and empty where it was not found.
 
@@ -67,6 +67,7 @@ class Record:
 
     seed: int = 0
     commits: list[str] = field(default_factory=list)
+    machines: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     cut: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
@@ -202,8 +203,9 @@ class Campaign:
                 raise
             took_s = time.monotonic() - began
             record.seconds, longest_s = record.seconds + took_s, max(longest_s, took_s)
-            if self._about["commit"] not in record.commits:
-                record.commits.append(self._about["commit"])
+            for known, value in ((record.commits, self._about["commit"]), (record.machines, self._machine())):
+                if value not in known:
+                    known.append(value)
             if problem:
                 failed += 1
                 record.failures.append({"seed": record.seed, "commit": self._about["commit"], "problem": problem})
@@ -218,10 +220,18 @@ class Campaign:
         files.write(self.path, json.dumps(content, indent=1) + "\n")
         files.write(self.path.with_suffix(".md"), self.table())
 
+    def _machine(self):
+        """This machine and its packages, in words."""
+        machine = self._about["machine"]
+        versions = (f"{name} {version}" for name, version in self._about["packages"].items())
+        return ", ".join(
+            (machine["cpu"], f"{machine['cores']} cores", machine["system"], f"Python {machine['python']}", *versions)
+        )
+
     def table(self) -> str:
         """The report in Markdown."""
-        about = self._about
-        rows = [self._row(part, self.records[part.name]) for part in self.parts]
+        machines = list(dict.fromkeys(name for record in self.records.values() for name in record.machines))
+        rows = [self._row(part, self.records[part.name], machines) for part in self.parts]
         whole = all(self.records[part.name].seed * part.trials >= part.target for part in self.parts)
         failures = [
             f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {_short(one['commit'])})"
@@ -234,7 +244,6 @@ class Campaign:
             for name, record in self.records.items()
             for one in record.cut
         ]
-        versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
         return "\n".join(
             [
                 "# Reliability: how much of the campaign has been run",
@@ -248,13 +257,13 @@ class Campaign:
                 ),
                 "",
                 "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is "
-                "found | s | commits |",
-                "|---|---|---|---|---|---|---|---|---|",
+                "found | s | commits | machines |",
+                "|---|---|---|---|---|---|---|---|---|---|",
                 *rows,
                 "",
-                f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
-                f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
-                "drawn from the seed; one worker per rank unless drawn.",
+                "Ranks, mode and MPI library are drawn from the seed; one worker per rank unless drawn. Machines:",
+                "",
+                *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
                 "",
                 "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A "
                 "failure stays in this "
@@ -275,7 +284,7 @@ class Campaign:
             ]
         )
 
-    def _row(self, part, record):
+    def _row(self, part, record, machines):
         made = part.trials * record.seed
         defect = (record.skipped and f"not run: {record.skipped}") or (
             "not tried yet" if record.defect is None else "yes" if record.defect else "**no**"
@@ -283,7 +292,8 @@ class Campaign:
         return (
             f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | "
             f"{sum(map(_passes_now, record.failures))} | {defect} | "
-            f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |"
+            f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} | "
+            f"{', '.join(str(1 + machines.index(name)) for name in record.machines)} |"
         )
 
 
