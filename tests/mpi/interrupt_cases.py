@@ -223,8 +223,8 @@ def divided(comm: MPI.Intracomm, row_s: float) -> None:
     lab, runtime = Lab(comm), overlap.Runtime(comm)
 
     def both() -> None:
-        runtime.preflight()
         runtime.coordinator.maximum(1)
+        runtime.coordinator.maximum(2)
 
     subject = Subject(("divided",), make=lambda lab: None, calls={"both": Call()}, functions={"both": both})
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
