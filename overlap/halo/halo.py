@@ -48,7 +48,8 @@ class Halo(CollectiveContext):
 
     All ranks call `start` and `wait` in the same order, from one thread at a time. A failure on one rank, such as a
     wrong argument, raises the same error on all ranks as soon as they wait. A rank that is no neighbour of the failed
-    rank may complete its round and raise in the next one. When all ranks have raised, the next round starts afresh.
+    rank may be ahead of it: it completes its round, and one more for each further neighbour in between, before it
+    raises. When all ranks have raised, the next round starts afresh.
 
     Parameters
     ----------

@@ -55,8 +55,8 @@ OF_ENGINE = dict.fromkeys(
 )
 
 
-def plan(lab: Lab, kind: str, dtype: Any = complex) -> Any:
-    return getattr(overlap, kind)(lab.comm, SHAPES[kind], dtype, settings=SETTINGS, tuning="")
+def plan(lab: Lab, kind: str, dtype: Any = complex, **layout: Any) -> Any:
+    return getattr(overlap, kind)(lab.comm, SHAPES[kind], dtype, layout=layout, settings=SETTINGS, tuning="")
 
 
 def bracket(lab: Lab) -> Any:
@@ -206,9 +206,13 @@ def function_calls() -> dict[str, Call]:
 
 
 def plans(lab: Lab) -> Any:
-    """Plans whose arrays are transformed by functions."""
+    """Plans whose arrays are transformed by functions, which take arrays that are split along one axis."""
+    slab = {"grid": (1, lab.size)}
     return SimpleNamespace(
-        FFT2=plan(lab, "FFT2"), FFT3=plan(lab, "FFT3"), FFT2r=plan(lab, "FFT2", float), FFT3r=plan(lab, "FFT3", float)
+        FFT2=plan(lab, "FFT2"),
+        FFT3=plan(lab, "FFT3", **slab),
+        FFT2r=plan(lab, "FFT2", float),
+        FFT3r=plan(lab, "FFT3", float, **slab),
     )
 
 

@@ -55,9 +55,10 @@ def ghosts(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
 
 
 def after(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """What one rank knows of an error first, the others hear of in the next round: who is no neighbour of that rank."""
+    """Make as many rounds as it takes until all ranks know of an error: it travels one neighbour further in each."""
     result = function(*args, **kwargs)
-    lab.one.exchange(np.zeros(lab.one.local_shape))
+    for _ in range(max(1, lab.size - 2)):
+        lab.one.exchange(np.zeros(lab.one.local_shape))
     return result
 
 
