@@ -28,6 +28,7 @@ from generated_sparse import after, started
 from mpi4py import MPI
 
 import overlap
+from overlap.runtime.coordinator.exclusive import Exclusive
 
 ENDED_S = 2.0  # for the other ranks to end after the interrupted call, if they are not waiting for it
 SEVERAL = (decorated, in_program_kept, piped, started)  # of the library's calls: no rank can repeat just one of them
@@ -216,6 +217,24 @@ def _all_in(requests: list[MPI.Request], seconds: float) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def entered(comm: MPI.Intracomm) -> None:
+    """A thread that is interrupted while it begins or ends to use a runtime may use it again."""
+    exclusive, moments = Exclusive("a runtime"), 0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    while True:
+        try:
+            with Interrupt(moments) as interrupt, exclusive.used("one call"):
+                pass
+        except KeyboardInterrupt:
+            sys.settrace(None)
+        if interrupt.where is None:
+            break
+        with exclusive.used("the next call"):  # raises BusyError if the first one still holds it
+            moments += 1
+    signal.signal(signal.SIGINT, before)
+    assert moments >= 4, moments
 
 
 def divided(comm: MPI.Intracomm, row_s: float) -> None:

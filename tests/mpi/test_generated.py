@@ -61,3 +61,7 @@ def test_every_bad_argument_of_one_rank_is_the_error_of_all(area: str, ranks: in
     for part in range(parts):
         args = {"area": area, "every": True, "part": part, "parts": parts}
         jobs.run_job("generated_cases:bad_arguments", ranks, mpi=mpi, args=args, deadline_s=1800, fresh=True)
+
+
+def test_a_thread_that_was_interrupted_may_call_again():
+    jobs.run_job("interrupt_cases:entered", 1)

@@ -14,19 +14,25 @@ from mpi4py import MPI
 
 from ...errors import BusyError
 
+OWNER = "owner"
+
 
 class _Holder:
-    """A lock that one thread may take several times, with the thread that holds it and its purpose."""
+    """What one thread may hold, several times at once, with its purpose."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.lock = threading.Lock()
-        # Only the thread that holds the lock writes its own number here, and clears it before it releases the lock. So
-        # a thread that does not hold the lock never reads its own number.
-        self.owner: int | None = None
+        # The number of the thread that holds it, under OWNER; empty if none does. Not a lock: a signal handler may
+        # raise between the call that acquires and the next line, and who had acquired a lock would then be unknown.
+        self.held: dict[str, int] = {}
         self.last: int | None = None  # the owner, or the one before
         self.depth = 0
         self.what: str | None = None
+
+    @property
+    def owner(self) -> int | None:
+        """Return the number of the thread that holds it, or None."""
+        return self.held.get(OWNER)
 
     def refusal(self, what: str) -> BusyError:
         """Make the exception to raise in a second thread."""
@@ -78,16 +84,15 @@ class _Use:
 
     def __enter__(self) -> None:
         holder, me = self._holder, get_ident()
-        if holder.owner != me:
-            if not holder.lock.acquire(False):
-                raise holder.refusal(self._what)
-            holder.owner = holder.last = me
-            holder.what = self._what
+        if holder.held.setdefault(OWNER, me) != me:  # one step, whatever other threads do
+            raise holder.refusal(self._what)
+        # If a handler raises here, this thread holds it at depth 0, and enters again in its next call.
+        if holder.depth == 0:
+            holder.last, holder.what = me, self._what
         holder.depth += 1
 
     def __exit__(self, *exc_info: object) -> None:
         holder = self._holder
         holder.depth -= 1
         if holder.depth == 0:
-            holder.owner = None
-            holder.lock.release()
+            holder.held.clear()
