@@ -217,6 +217,13 @@ class Bare:
         )
 
 
+def settle(run):
+    """Make the first calls, in which short ones find who runs them."""
+    for _ in range(SETTLED):
+        if run() > SHORT_S:
+            break
+
+
 def measured(case, rounds):
     """A record of a case."""
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -228,9 +235,7 @@ def measured(case, rounds):
     python = None
     if case.kind != "bracket":
         runs["python_s"] = python = Python(runs["one_s"])
-    for _ in range(SETTLED):
-        if runs["two_s"]() > SHORT_S:
-            break
+    settle(runs["two_s"])
     times = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -262,10 +267,8 @@ def scaled(case, workers, rounds):
     """A record of a case with each of these numbers of workers."""
     runs = {1: Run(case, 1)} | {number: Run(case, number) for number in workers if number > 1}
     python = Python(runs[1])
-    for number, run in runs.items():
-        for _ in range(SETTLED if number > 1 else 1):
-            if run() > SHORT_S:
-                break
+    for run in runs.values():
+        settle(run)
     times = {number: [] for number in runs}
     inside = []
     for _ in range(rounds):

@@ -27,7 +27,7 @@ from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
 from .engine.buffers import ArrayReference, on_lines
-from .engine.fftw import REQUIRED_ALIGNMENT, address_of, zeros
+from .engine.fftw import REQUIRED_ALIGNMENT, address_of, empty, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .engine.steps import AnyStep, staggered
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
@@ -613,7 +613,7 @@ def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bo
 def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) -> Iterator[list[np.ndarray]]:
     """Return a ``with`` block with arrays in which FFTW can work, which are copied to the outputs at the end."""
     targets = [
-        out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
+        out if targets_fit((out,), (spec,)) else empty(out.shape, out.dtype) for out, spec in zip(outputs, specs)
     ]
     yield targets
     for out, target in zip(outputs, targets):

@@ -24,11 +24,16 @@ RARE_PRIMES = (11, 13)  # fast lengths are products of smaller primes and at mos
 _texts: dict[Precision, tuple[int, str]] = {}  # wisdom as text, and the count `searched` at that time
 
 
+def nbytes_of(shape: int | Sequence[int], dtype: np.dtype) -> int:
+    """Return the bytes of an array."""
+    # Not `numpy.prod`, which takes as long as a small transform.
+    return (int(shape) if isinstance(shape, (int, np.integer)) else prod(map(int, shape))) * dtype.itemsize
+
+
 def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None = None) -> np.ndarray:
     """Make an uninitialised array whose address is a multiple of `alignment`, by default that of `empty`."""
     dtype = np.dtype(dtype)
-    # Not `numpy.prod`, which takes as long as a small transform.
-    nbytes = (int(shape) if isinstance(shape, (int, np.integer)) else prod(map(int, shape))) * dtype.itemsize
+    nbytes = nbytes_of(shape, dtype)
     if alignment is None:
         alignment = HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT
     raw = np.empty(nbytes + alignment, np.uint8)
@@ -52,7 +57,7 @@ def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     messages and scratch memory are on small pages, computing takes 10 to 15 % longer (AMD EPYC).
     """
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape)) * dtype.itemsize
+    nbytes = nbytes_of(shape, dtype)
     if OWN_PAGE_NBYTES <= nbytes < HUGE_PAGE_NBYTES:
         array = empty(HUGE_PAGE_NBYTES, np.uint8)[:nbytes].view(dtype).reshape(shape)
     else:
@@ -69,7 +74,7 @@ def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     malloc, because UCX, below MPI, keeps a record, perhaps for ever, of every mapping that is released.
     """
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape)) * dtype.itemsize
+    nbytes = nbytes_of(shape, dtype)
     if nbytes < HUGE_PAGE_NBYTES:
         raw = aligned((nbytes + REQUIRED_ALIGNMENT,), np.uint8, ALIGNMENT)
     else:

@@ -182,6 +182,7 @@ class Refinement:
         transform, before = self._transform, self._transform.settings
 
         def restore() -> None:
+            transform.refinement = self  # after the last turn too: the next call tries again
             with suppress(Exception):
                 transform.configure(before)
 
