@@ -24,7 +24,6 @@ from .harness import Part
 
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV")
 HOWS = (*SIGNALS, "_exit", "sys.exit")
-SILENT = ("SIGSTOP", "sys.exit")  # no launcher notices: the other ranks' deadline ends the job
 SHARED = Path("/dev/shm")
 START_S = 120.0  # for the ranks to begin, on a machine that has other work
 OVER_S = 5.0  # beyond the deadline
@@ -50,8 +49,11 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{how}: still running after {patience_s} s\n{_standing(pids, folder)}") from None
             wall_s = time.monotonic() - lost
-            if how in SILENT:
-                _check_stacks(how, [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)])
+            others = [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)]
+            if how == "SIGSTOP":  # no launcher notices, and no process ends: the other ranks' deadline ends the job
+                _check_stacks(how, others)
+            elif how == "sys.exit":  # it leaves a with block, which tells the other ranks
+                _check_reports(how, others, f"RankError: failed on rank {ranks - 1}: SystemExit: 3")
             if tuning and Path(tuning).exists():
                 tuning_file.read(tuning)  # whole
         assert job.returncode != 0, f"{how}: exit status 0 after {wall_s:.1f} s"
@@ -128,6 +130,12 @@ def _check_stacks(how, said):
         )
 
 
+def _check_reports(how, said, error):
+    """Every rank has raised this error."""
+    for text in said:
+        assert error in text, f"{how}: a rank has not raised {error!r}: {text}"
+
+
 def run(seed):
     """One rank lost in one way, at a random moment of planning, running or closing."""
     drawn = Drawn(seed)
@@ -143,9 +151,8 @@ PART = Part(
     "losses",
     f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
     f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
-    "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file "
-    "is "
-    "whole",
+    "with complete stacks after SIGSTOP, and the error of sys.exit on every other rank; the last 100 also while it "
+    "tunes and writes, and the tuning file is whole",
     700,
     run,
     defect,
