@@ -65,7 +65,7 @@ class Interrupt:
     def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         if frame.f_back is not None:
             self._last.pop(frame.f_back, None)  # what it called was no C function
-        if not frame.f_code.co_filename.startswith(OWN_CODE):
+        if not frame.f_code.co_filename.startswith(OWN_CODE) or _finalizes(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
@@ -92,6 +92,13 @@ class Interrupt:
         if code not in self._names:
             self._names[code] = {one.offset: one.opname for one in dis.get_instructions(code)}
         return self._names[code].get(frame.f_lasti, "")
+
+
+def _finalizes(frame: FrameType | None) -> bool:
+    """Say whether a `__del__` runs: Python prints what is raised in it, and goes on."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def interrupts(comm: MPI.Intracomm, area: str, seed: int, count: int, row_s: float = ROW_S) -> None:
