@@ -182,10 +182,10 @@ class LinksUnavailable(OverlapError, RuntimeError):
     """Shaped links cannot be made here; the message says why."""
 
 
-# ---- as text, without ever raising ----------------------------------------------------------- A failure is shown on
-# ranks and in threads that could not handle a second one, and everything about a user's exception may raise:
-# ``__str__``, ``__getattr__``, ``__bool__``, its notes, its cause, an odd offset of a `SyntaxError`. A part that cannot
-# be shown is replaced by its type. The texts are instances of `str` itself, so they can always be pickled.
+# ---- as text, without ever raising -----------------------------------------------------------
+# A failure is shown on ranks and in threads that could not handle a second one, and everything about a user's exception
+# may raise: ``__str__``, ``__getattr__``, ``__bool__``, its notes, its cause, an odd offset of a `SyntaxError`. A part
+# that cannot be shown is replaced by its type. The texts are instances of `str` itself, so they can always be pickled.
 
 
 def formatted(error: BaseException) -> tuple[str, str]:
@@ -206,7 +206,12 @@ def formatted(error: BaseException) -> tuple[str, str]:
         lambda error: f"{stack(error)}{summary}\n",
         lambda error: f"{summary}\n",
     )
-    return summary, text
+    return portable(summary), portable(text)
+
+
+def portable(text: str) -> str:
+    """Return the text with escapes for NUL and for what UTF-8 cannot encode: it reaches other ranks unchanged."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 def text_of(value: object) -> str:

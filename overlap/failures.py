@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .abort import abort
-from .errors import InputError, OverlapError, RankError, RankLost, formatted
+from .errors import InputError, OverlapError, RankError, RankLost, formatted, portable
 from .losses import guarded
 
 POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
@@ -48,7 +48,7 @@ class RankFailure(NamedTuple):
     def of(cls, rank: int, error: BaseException) -> RankFailure:
         """Describe an exception that was raised on a rank."""
         if isinstance(error, InputError):
-            return cls(rank, str(error))
+            return cls(rank, portable(str(error)))
         return cls(rank, *formatted(error), isinstance(error, RankLost))
 
     def error(self) -> OverlapError:
@@ -60,8 +60,8 @@ class RankFailure(NamedTuple):
     def packed(self, limit: int | None = None) -> bytes:
         """Return the failure as at most `limit` bytes; a longer traceback loses its beginning."""
         kind = _INPUT if self.traceback_text is None else _LOSS if self.is_loss else _OTHER
-        first = "\0".join((str(self.rank), kind, self.summary.replace("\0", " "), "")).encode(errors="replace")[:limit]
-        rest = (self.traceback_text or "").encode(errors="replace")
+        first = "\0".join((str(self.rank), kind, self.summary, "")).encode()[:limit]
+        rest = (self.traceback_text or "").encode()
         return first + (rest if limit is None else rest[max(0, len(rest) - (limit - len(first))) :])
 
     @classmethod

@@ -4,7 +4,9 @@ import pickle
 
 import pytest
 
+from overlap import InputError
 from overlap.errors import formatted, repr_of, text_of
+from overlap.failures import RankFailure
 
 
 class Odd(Exception):
@@ -99,3 +101,11 @@ def test_values_have_a_text():
             assert type(shown) is str
     assert text_of(Text("shown")) == "shown"
     assert "RaisingText" in text_of(RaisingText()) and "RaisingText" in repr_of(RaisingText())
+
+
+@pytest.mark.parametrize("text", ["", "\ud800 no UTF-8", "a\0b", "line\nline \N{GREEK SMALL LETTER PHI}"])
+@pytest.mark.parametrize("kind", [ValueError, InputError])
+def test_a_failure_reaches_all_ranks_with_the_same_text(kind, text):
+    """Ranks hear of it as bytes or as the object itself."""
+    failure = RankFailure.of(3, kind(text))
+    assert RankFailure.unpacked(failure.packed()) == failure
