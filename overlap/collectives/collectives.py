@@ -59,8 +59,8 @@ class Collectives(CollectiveContext):
     a ``with`` block on one rank.
 
     Arrays must be contiguous, in C or in Fortran order (items are taken in the order of memory), and contain numbers.
-    Arrays that are only read may be read-only. Masked arrays are refused. `MPI.IN_PLACE` is accepted wherever MPI
-    allows it.
+    Arrays that are only read may be read-only. Masked arrays are refused. `MPI.IN_PLACE`, or None for it as in mpi4py,
+    is accepted wherever MPI allows it.
 
     Parameters
     ----------
@@ -327,11 +327,11 @@ class Collectives(CollectiveContext):
             in_place = _IN_PLACE.get(function, _SEND) if is_root and len(arrays) > 1 else None
             plain = [
                 None
-                if (place == _ROOTS_OWN.get(function) and not is_root) or (place == in_place and array is MPI.IN_PLACE)
+                if (place == _ROOTS_OWN.get(function) and not is_root) or (place == in_place and _is_in_place(array))
                 else self._array(array, whole=function in _WHOLE)
                 for place, array in enumerate(arrays)
             ]
-            if in_place is not None and arrays[in_place] is MPI.IN_PLACE:
+            if in_place is not None and _is_in_place(arrays[in_place]):
                 other = plain[1 - in_place]
                 plain[in_place] = other if function in _WHOLE else self._own_piece(other)
             try:
@@ -392,6 +392,11 @@ class Collectives(CollectiveContext):
             lines = str(what).strip().splitlines() or [type(what).__name__]
             what = next((line for line in lines if line.startswith(("non-precise", "- argument"))), lines[-1])
         self._slow_path.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
+
+
+def _is_in_place(array: Any) -> bool:
+    """Return whether an argument says, as mpi4py reads it, that the data are in the other array."""
+    return array is None or array is MPI.IN_PLACE
 
 
 def operation_number(op: Op | int | MPI.Op) -> int:

@@ -67,15 +67,16 @@ def _calls(rank: int, size: int, root: int) -> Iterator[tuple[str, Callable[[], 
         yield "Gather", lambda ignored=ignored: (values(3), np.zeros((size, 3)) if here else ignored(), root), out
         yield "Reduce", lambda ignored=ignored: (values(3), np.zeros(3) if here else ignored(), MPI.SUM, root), out
         yield "Scatter", lambda ignored=ignored: (values(3 * size) if here else ignored(), np.zeros(3), root), 1
-    yield "Gather", lambda: (MPI.IN_PLACE if here else values(3), values(3 * size) if here else None, root), out
-    yield "Reduce", lambda: (MPI.IN_PLACE if here else values(3), values(3) if here else None, MPI.SUM, root), out
-    yield (
-        "Scatter",
-        lambda: (values(3 * size) if here else None, MPI.IN_PLACE if here else np.zeros(3), root),
-        -1 if here else 1,
-    )
-    yield "Allreduce", lambda: (MPI.IN_PLACE, values(3)), 1
-    yield "Allgather", lambda: (MPI.IN_PLACE, values(3 * size)), 1
+    for in_place in (MPI.IN_PLACE, None):  # mpi4py reads both alike
+
+        def own(count: int, in_place: Any = in_place) -> Any:
+            return in_place if here else values(count)
+
+        yield "Gather", lambda own=own: (own(3), values(3 * size) if here else None, root), out
+        yield "Reduce", lambda own=own: (own(3), values(3) if here else None, MPI.SUM, root), out
+        yield "Scatter", lambda own=own: (values(3 * size) if here else None, own(3), root), -1 if here else 1
+        yield "Allreduce", lambda in_place=in_place: (in_place, values(3)), 1
+        yield "Allgather", lambda in_place=in_place: (in_place, values(3 * size)), 1
     yield "Allreduce", lambda: (np.float64(rank), np.zeros(())), 1
     yield "Bcast", lambda: (bytearray([rank] * 3), np.int64(root)), 0
 
