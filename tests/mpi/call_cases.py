@@ -341,3 +341,33 @@ def auto_settles(comm):
         before = program.wait
         program(range(6))
         assert program.wait == before
+
+
+class NoBuffer:
+    """An array that gives its memory by DLPack alone."""
+
+    def __init__(self, array):
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def persistent_scans_and_pieces(comm):
+    """Requests of scans, and of pieces whose memory only DLPack tells."""
+    rank, size = comm.rank, comm.size
+    with overlap.Runtime(comm, deadline_s=20) as rt:
+        mine, sums, before = np.full(2, rank + 1.0), np.zeros(2), np.full(2, -1.0)
+        pieces = np.zeros((size, 2)) if rank == 0 else None
+        whole = None if pieces is None else [pieces, [2] * size, MPI.DOUBLE]
+        kept = [
+            rt.comm.Gatherv_init([NoBuffer(mine), MPI.DOUBLE], whole),
+            rt.comm.Scan_init(mine, sums),
+            rt.comm.Exscan_init(mine, before),
+        ]
+
+        @rt.pipelined
+        async def program(z):
+            for request in kept:
+                await request
+
+        program(range(1))
+        assert pieces is None or (pieces == 1.0 + np.arange(size)[:, None]).all()
+        assert (sums == sum(range(1, rank + 2))).all() and (before == (sum(range(1, rank + 1)) if rank else -1)).all()

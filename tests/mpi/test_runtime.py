@@ -13,6 +13,7 @@ CASES = (
     "slot_cases:barriers_and_lanes",
     "call_cases:bit_for_bit",
     "call_cases:awaitable_calls",
+    "call_cases:persistent_scans_and_pieces",
     "call_cases:point_to_point",
     "call_cases:small_batches",
     "call_cases:auto_settles",

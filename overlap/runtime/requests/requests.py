@@ -34,7 +34,7 @@ from .operations import Operation, Persistent, Request, Start
 # Calls that have a nonblocking form with the same arguments: ``Name`` and ``Iname``.
 CALLS = tuple(signatures.PARAMETERS)
 # Calls that have a persistent form: ``Name_init``.
-PERSISTENT = tuple(name for name in CALLS if hasattr(MPI.Comm, f"{name}_init"))
+PERSISTENT = tuple(name for name in CALLS if hasattr(MPI.Intracomm, f"{name}_init"))
 
 
 class Barrier(Request):

@@ -11,6 +11,7 @@ it leaves values out, so that it never rejects a correct program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any, Protocol
 
@@ -355,10 +356,8 @@ def _layout_of(buffer: Any) -> tuple[Any, Any]:
     try:
         view = memoryview(buffer)
     except TypeError:
-        if hasattr(buffer, "__dlpack__") or hasattr(buffer, "__cuda_array_interface__"):
-            return None, 0
-        if buffer is MPI.BOTTOM:
-            return None, 0
+        if buffer is MPI.BOTTOM or hasattr(buffer, "__dlpack__") or hasattr(buffer, "__cuda_array_interface__"):
+            return None, _nbytes(buffer)
         raise TypeError(
             "expected a buffer or a list of a buffer, counts and a data type, received "
             f"an object of {type(buffer).__name__}"
@@ -374,10 +373,10 @@ def _entries(data: Any, rest: Sequence[Any]) -> int:
 
 
 def _nbytes(data: Any) -> int:
-    try:
-        return memoryview(data).nbytes
-    except TypeError:
-        return 0
+    for view in (memoryview, MPI.buffer):  # the latter takes DLPack's and CUDA's arrays, too
+        with suppress(TypeError):
+            return view(data).nbytes
+    return 0
 
 
 def _numbers(part: Any) -> int | tuple[Any, ...] | None:
