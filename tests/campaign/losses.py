@@ -44,6 +44,9 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
                 os.kill(pids[-1], getattr(signal, how))
             elif sent:
                 lost = _moment(job, Path(folder, "lost"))
+            time.sleep(0.5)
+            if how == "SIGINT" and "Exception ignored" in Path(folder, f"said{ranks - 1}").read_text():
+                os.kill(pids[-1], signal.SIGINT)  # Python discards one that comes while it drops an import's lock
             try:
                 job.communicate(timeout=lost + patience_s - time.monotonic())
             except subprocess.TimeoutExpired:
