@@ -33,11 +33,11 @@ def problem(everyone: list[tuple[Any, Any] | None]) -> str | None:
     """Return a text that names the first rank whose piece is not as long as the root expects, or None."""
     known = [each for each in everyone if each is not None]
     whole = next((whole for _, whole in known if whole is not None), None)
-    if whole is None or not whole[1] or not isinstance(whole[1], tuple):
+    if whole is None or not whole[1] or not isinstance(whole[1], tuple) or whole[1][0] is None:
         return None
     kind, counts = whole
     if isinstance(counts[0], tuple):  # displacements are given, too
-        counts = counts[0]
+        counts = counts[0] * len(known) if len(counts[0]) == 1 else counts[0]
     for rank, ((own, _), expected) in enumerate(zip(known, counts)):
         if own is None or isinstance(own[1], tuple):
             continue

@@ -343,7 +343,7 @@ def _layout_of(buffer: Any) -> tuple[Any, Any]:
             if isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype)
         ]
         counts = [
-            _numbers(part)
+            _counts(part)
             for part in rest
             if not isinstance(part, (MPI.Datatype, str))
             and not (isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype))
@@ -377,6 +377,16 @@ def _nbytes(data: Any) -> int:
         with suppress(TypeError):
             return view(data).nbytes
     return 0
+
+
+def _counts(part: Any) -> int | tuple[Any, ...] | None:
+    """Return a count, the counts of all ranks, or a pair of tuples of counts and of displacements.
+
+    mpi4py reads a tuple as such a pair, in which one number stands for all ranks.
+    """
+    if isinstance(part, tuple) and len(part) == 2:
+        return tuple((number,) if isinstance(number, int) else number for number in map(_numbers, part))
+    return _numbers(part)
 
 
 def _numbers(part: Any) -> int | tuple[Any, ...] | None:
