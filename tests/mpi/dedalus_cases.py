@@ -213,7 +213,7 @@ def after_a_failure(comm):
     before = field["c"].copy()
     climbs = climbs_of(dist)
     try:
-        with climbs.together():
+        with climbs.batched():
             field.towards_grid_space()
             raise ValueError
     except ValueError:
