@@ -136,6 +136,35 @@ def inner_block(comm):
             made @ np.ones(4)
 
 
+def both_blocks(comm):
+    """An exception leaves the blocks of a plan and of its runtime, or is caught between them; the others close both."""
+
+    def used(caught, then):
+        with overlap.Runtime(comm, deadline_s=None) as rt:
+            try:
+                with plan(rt)[0] as made:
+                    made.forward(made.real.empty())
+                    if comm.rank == 0:
+                        raise Boom("in both")
+            except Boom:
+                if not caught:
+                    raise
+                if then:
+                    rt.pipelined(summing)(range(3), rt.comm)
+
+    for caught, then in ((False, False), (True, False), (True, True)):
+        error = outcome(used, caught, then)
+        if comm.rank == 0:
+            expected = overlap.RankError if then else type(None) if caught else Boom
+        else:
+            expected = overlap.RankError
+        assert type(error) is expected, (caught, then, error)
+    made, use = runtime(comm)  # the ranks are in step
+    with made:
+        use()
+    wait_for_departures()
+
+
 def caught_by_some(comm):
     """All ranks raise the same, and one leaves by it while the others go on: they are told."""
 

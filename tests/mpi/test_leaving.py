@@ -9,7 +9,8 @@ import pytest
 from marks import exhaustive
 
 CASES = (
-    "leaving_cases:told,on_all,inside_a_round,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
+    "leaving_cases:told,on_all,inside_a_round,inner_block,both_blocks,caught_by_some,different_ends,in_a_thread,"
+    "hooks_are_put_back"
 )
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
 USE = """
@@ -57,7 +58,7 @@ def test_an_exception_between_two_calls_is_told():
 
 
 def test_on_three_ranks():
-    jobs.run_job("leaving_cases:told,on_all,inside_a_round", 3, fresh=True)
+    jobs.run_job("leaving_cases:told,on_all,inside_a_round,both_blocks", 3, fresh=True)
 
 
 def test_on_one_rank():
@@ -68,7 +69,9 @@ def test_on_one_rank():
 def test_a_thread_tells_the_others(mpi, request):
     if mpi == "openmpi":
         request.getfixturevalue("openmpi")
-    jobs.run_job("leaving_cases:told,on_all,inner_block,after_a_while,in_a_thread", 2, mpi=mpi, env=MULTIPLE)
+    jobs.run_job(
+        "leaving_cases:told,on_all,inner_block,both_blocks,after_a_while,in_a_thread", 2, mpi=mpi, env=MULTIPLE
+    )
 
 
 def run_program(tmp_path, how, *options):

@@ -489,7 +489,8 @@ class Coordinator:
         try:
             if self.left is None and self.size > 1 and not MPI.Is_finalized():
                 self._finish_notifying()
-                self.synchronize_here(Header(call), None, True, leaving=True)
+                if self.left is None:  # else the other ranks have left when they were notified
+                    self.synchronize_here(Header(call), None, True, leaving=True)
         finally:
             departure.leave(self._member)
             if self.left is None and self._all_leave:
@@ -518,12 +519,15 @@ class Coordinator:
     ) -> departure.Departure | None:
         """Have a thread send a header that reports a failure; no other thread communicates until it has completed."""
 
-        def after_header(all_leave: bool) -> None:
+        def after_header(reports: list[Report]) -> None:
             self._headers += 1
             self.mark(error)
             if not last:
+                if sent.others_leave:
+                    self.left = common_error(reports)
+                    departure.leave(self._member)
                 return
-            if all_leave and self.frees_after_failure:
+            if reports and all(report.leaving for report in reports) and self.frees_after_failure:
                 self.free()
             else:
                 self.drop()
@@ -577,6 +581,8 @@ class Coordinator:
             raise copy.copy(self.left)  # a copy, since each exception has its own traceback
         if self._departure is not None:
             self._finish_notifying()
+            if self.left is not None:
+                raise copy.copy(self.left)
 
     def check_idle(self) -> None:
         """Raise a `BusyError` unless the calling thread may make MPI calls of the library now."""

@@ -48,23 +48,30 @@ class Departure(threading.Thread):
     deadline_s : float or None
         Seconds that a process that has failed waits for the other ranks before it ends the job.
     after_header : callable, optional
-        ``after_header(all_leave)`` is called when all ranks have reached the header; `all_leave` tells whether it was
-        the last one of all ranks.
+        ``after_header(reports)`` is called with the reports of all ranks when they have reached the header, or with
+        none if no header was sent, because other ranks have left or are lost.
     after : Departure, optional
         An earlier departure on the same communicator, for which this one waits.
     """
+
+    others_leave = False
+    """Whether other ranks have reached the header as their last one: no header follows."""
 
     def __init__(
         self,
         rendezvous: Rendezvous,
         report: Report,
         deadline_s: float | None,
-        after_header: Callable[[bool], object] | None = None,
+        after_header: Callable[[list[Report]], object] | None = None,
         after: Departure | None = None,
     ) -> None:
         super().__init__(daemon=True, name="departure")
         self._rendezvous, self._report, self._after_header, self._after = rendezvous, report, after_header, after
         self.deadline_s = deadline_s
+
+    def is_on(self, rendezvous: Rendezvous) -> bool:
+        """Return whether this is a departure from the ranks of a rendezvous."""
+        return self._rendezvous is rendezvous
 
     def send(self) -> None:
         """Have a thread send the header; if MPI allows no other thread, send it now."""
@@ -88,15 +95,17 @@ class Departure(threading.Thread):
         try:
             if self._after is not None:
                 self._after.wait()
-            all_leave = False
-            try:
-                # A header of a failed rank: whatever the others send, all exchange their reports.
-                self._rendezvous.minimum(array("q", (0, 0, 0)))
-                all_leave = all(report.leaving for report in self._rendezvous.comm.allgather(self._report))
-            except MPI.Exception:
-                pass  # a rank is lost: the others learn of that from MPI
+                self.others_leave = self._after.others_leave
+            reports: list[Report] = []
+            if not self.others_leave:
+                with suppress(MPI.Exception):  # a rank is lost: the others learn of that from MPI
+                    # A header of a failed rank: whatever the others send, all exchange their reports.
+                    self._rendezvous.minimum(array("q", (0, 0, 0)))
+                    reports = self._rendezvous.comm.allgather(self._report)
+                rank = self._rendezvous.comm.rank
+                self.others_leave = any(report.leaving for other, report in enumerate(reports) if other != rank)
             if self._after_header is not None:
-                self._after_header(all_leave)
+                self._after_header(reports)
         finally:
             self._after_header = None
             _departures.discard(self)
@@ -127,7 +136,8 @@ def _at_exit() -> None:
     error = ended_by()
     while _members:  # in the order in which all ranks have made them, because there may be no thread for each
         rendezvous, deadline_s = _members.pop(next(iter(_members)))
-        Departure(rendezvous, _unclosed(), deadline_s if error is not None else None).send()
+        before = next((one for one in _departures if one.is_on(rendezvous)), None)
+        Departure(rendezvous, _unclosed(), deadline_s if error is not None else None, after=before).send()
     waiting = list(_departures)
     aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
     limit_s = None
