@@ -133,7 +133,8 @@ class Guard:
             return error
         if not isinstance(error, MPI.Exception):
             return None
-        if error.Get_error_class() not in _CLASSES and not self._lost_ranks(OTHER_S):  # MPI's "known error not in list"
+        # MPI may give another class: for several requests ERR_IN_STATUS, or "known error not in list".
+        if error.Get_error_class() not in _CLASSES and not self._revoked() and not self._lost_ranks(OTHER_S):
             return None
         return self.lose(what)
 
@@ -166,6 +167,10 @@ class Guard:
             if lost is None:
                 raise
             raise lost from error
+
+    def _revoked(self) -> bool:
+        """Return whether another rank has detected a loss, of which MPI may not know here yet."""
+        return any(comm != MPI.COMM_NULL and comm.Is_revoked() for comm in self._comms)
 
     def _lost_ranks(self, timeout_s: float) -> tuple[int, ...]:
         """Return the ranks that MPI knows to be lost; wait up to `timeout_s` for MPI to detect them."""
