@@ -19,6 +19,7 @@ from mpi4py import MPI
 import overlap
 from overlap import ClosedError, RankLost, Runtime
 from overlap.collectives import Collectives
+from overlap.losses import DetectingLoss, Guard
 from overlap.sparse import Matrix, cg, pipecg
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
@@ -562,3 +563,17 @@ def differs(comm):
     with Runtime(comm, on_loss="raise") as rt, pytest.raises(overlap.InputError, match="with all of them"):
         rt.shrink()
     assert MPI.COMM_WORLD.Get_errhandler() == MPI.ERRORS_RETURN
+
+
+def several_requests(comm):
+    """If several requests fail at once, MPI only reports that one of them has failed."""
+    own = comm.Dup()
+    guard = Guard(own, Runtime)
+    guard.add(own)
+    if comm.rank:
+        guard.lose("a test")
+        return
+    requests = [own.Irecv(np.empty(1), 1, tag) for tag in range(2)]
+    with pytest.raises(RankLost), DetectingLoss(guard, "a test"):
+        while not MPI.Request.Testall(requests):
+            pass

@@ -81,3 +81,7 @@ def test_without_fault_tolerance(mpi):
 
 def test_it_is_the_same_on_all_ranks():
     jobs.run_job("loss_cases:differs", 2, mpi="ulfm", fresh=True)
+
+
+def test_a_loss_that_another_rank_has_noticed():
+    jobs.run_job("loss_cases:several_requests", 2, mpi="ulfm", fresh=True)
