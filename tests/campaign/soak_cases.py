@@ -1,6 +1,7 @@
 """What `soak` runs on every rank: much of the same, and what it leaves in the process."""
 
 import gc
+import sys
 import threading
 import time
 import warnings
@@ -49,7 +50,9 @@ def threads():
 
 def soak(comm, rounds, slices, plans, dropped, leak=0):
     """The same work over and over: its second half leaves the process as the first one has left it."""
-    sizes, used, found, kept = [], [], [], []
+    sizes, used, found = [], [], []
+    # CPython's table of interned strings doubles, by 2 MiB, when it is full: now, and not in some round.
+    kept = [sys.intern(f"{soak.__name__} {number}") for number in range(60_000)]
     duplicates()  # are counted from here on
     with overlap.Runtime(comm, wait="off") as rt:
         _plans(comm, rt, 1)
