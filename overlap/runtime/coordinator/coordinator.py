@@ -242,8 +242,7 @@ class Coordinator:
         if common is None:
             return None
         if not leaving and any(report.leaving for report in reports):
-            self.left = common
-            departure.leave(self._member)  # all ranks know that one has left: no header follows
+            self.lose(common)  # all ranks know that one has left
         return self.mark(common)
 
     def failed(self, error: MPI.Exception, what: str) -> BaseException:
@@ -252,8 +251,8 @@ class Coordinator:
         self.count_header()
         return self.mark(lost or error)
 
-    def lose(self, lost: RankLost) -> None:
-        """Note that a rank is lost: no header follows."""
+    def lose(self, lost: OverlapError) -> None:
+        """Note that a rank is lost or has left: no header follows."""
         self.left = lost
         departure.leave(self._member)
 
@@ -523,9 +522,8 @@ class Coordinator:
             self._headers += 1
             self.mark(error)
             if not last:
-                if sent.others_leave:
-                    self.left = common_error(reports)
-                    departure.leave(self._member)
+                if sent.others_leave and (common := common_error(reports)) is not None:
+                    self.lose(common)
                 return
             if reports and all(report.leaving for report in reports) and self.frees_after_failure:
                 self.free()
@@ -575,14 +573,12 @@ class Coordinator:
         """Raise a `ClosedError` after `free`, or the error by which another rank has left."""
         if self.closed:
             raise closed_error("runtime", "closed", self.forked)
+        if self.left is None:
+            self._finish_notifying()  # and learn whether the other ranks have left meanwhile
         if isinstance(self.left, RankLost):
             raise closed_error("runtime", f"closed by a loss ({self.left})")
         if self.left is not None:
             raise copy.copy(self.left)  # a copy, since each exception has its own traceback
-        if self._departure is not None:
-            self._finish_notifying()
-            if self.left is not None:
-                raise copy.copy(self.left)
 
     def check_idle(self) -> None:
         """Raise a `BusyError` unless the calling thread may make MPI calls of the library now."""
