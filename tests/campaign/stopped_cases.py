@@ -1,6 +1,7 @@
 """What `stopped` runs on every rank: collectives whose results are known, while a process stops the ranks."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -48,4 +49,6 @@ def collectives(comm, seed, calls, wrong=False):
         if stopping is not None:
             stopping.kill()
             stopping.wait()
+            for pid in pids:  # it may have been between stopping a rank and letting it go on
+                os.kill(pid, signal.SIGCONT)
         comm.Barrier()
