@@ -126,7 +126,7 @@ DEFECTS = {
     ),
     "one operation too many is in flight": (one_more_in_flight,),
     "a rank that failed does not wait for the agreement": (
-        Within("Executor._agree", "self._is_well(problem)", "self._job.failure is None and self._is_well(problem)"),
+        Within("Executor._agree", "self._none_failed(problem)", "self._job.failure is None and self._none_failed(problem)"),
     ),
     "a rank that failed begins no slice": (
         Within("Executor._issue_all", "self._ending", "job.stopping"),
@@ -151,7 +151,7 @@ DEFECTS = {
     ),
     "slots are closed while workers have them": (closes_at_once,),
     "an agreement under way when learning fails is dropped": (
-        Within("Executor.run", "self._is_well(agreements.ended())", "None"),
+        Within("Executor.run", "self._none_failed(agreements.ended())", "None"),
     ),
 }
 

@@ -5,6 +5,7 @@ from explore.campaign import campaign
 from explore.defects import DEFECTS, RARE, schedules_until_found
 from explore.programs import Call, Plan
 from explore.schedule import explore
+from explore.source import load
 from marks import exhaustive
 
 pytestmark = pytest.mark.usefixtures("measured_greenlets")
@@ -29,6 +30,11 @@ def test_schedules_find_nothing(schedules):
 def test_a_seed_replays_exactly():
     for seed in range(20):
         assert explore(seed) == explore(seed)
+
+
+def test_all_defects_fit_the_source():
+    for edits in DEFECTS.values():
+        load(edits)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
