@@ -126,7 +126,11 @@ DEFECTS = {
     ),
     "one operation too many is in flight": (one_more_in_flight,),
     "a rank that failed does not wait for the agreement": (
-        Within("Executor._agree", "self._none_failed(problem)", "self._job.failure is None and self._none_failed(problem)"),
+        Within(
+            "Executor._agree",
+            "self._none_failed(problem)",
+            "self._job.failure is None and self._none_failed(problem)",
+        ),
     ),
     "a rank that failed begins no slice": (
         Within("Executor._issue_all", "self._ending", "job.stopping"),
