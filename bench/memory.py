@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import overlap
-from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, OWN_PAGE_NBYTES
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, nbytes_of_block
 
 CASES = (  # shape, dtype, overlap, depth, chunk, dealiased operation
     ((64, 256, 256), "c16", "poll", 16, 1, False),
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def nbytes_in_flight(self):
-        return sum(_nbytes_of_block(transform.nbytes_in_flight) for transform in self.transforms)
+        return sum(nbytes_of_block(transform.nbytes_in_flight) for transform in self.transforms)
 
     def __call__(self):
         self.run(*self.inputs, out=self.out)
@@ -112,11 +112,6 @@ def _array_nbytes():
     arrays = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
     found = tracemalloc.take_snapshot().filter_traces([arrays])
     return sum(trace.size - HUGE_PAGE_NBYTES * (trace.size >= 2 * HUGE_PAGE_NBYTES) for trace in found.traces)
-
-
-def _nbytes_of_block(nbytes):
-    """Bytes of the block that holds all slots of a transform."""
-    return nbytes if nbytes < OWN_PAGE_NBYTES else max(nbytes, HUGE_PAGE_NBYTES)
 
 
 def _resident():
