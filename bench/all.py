@@ -94,10 +94,14 @@ def of_cases(*columns, label, scale=1.0, unit="s"):
 
 def of_exchange(content):
     """Rows of bench/exchange.py."""
-    rows = {}
+    rows, columns = {}, {"t": "overlap", "off": "no overlap", "C": "C", "T": "T"}
     for case in content["cases"]:
-        row = {f"{name}, ms": Figure.of(1e3 * value) for name, value in case["medians_s"].items()}
-        row |= {f"{name}: f8 / f4": Figure.of(middle, ends) for name, (middle, *ends) in case["ratios"].items()}
+        row = {}
+        for name, column in columns.items():
+            for exchange, numbers in ((None, "doubles"), ("f4", "singles")):
+                row[f"{column}, {numbers}, ms"] = Figure.of(1e3 * case["medians_s"][f"{name}, {exchange}"])
+            middle, *ends = case["ratios"][name]
+            row[f"{column}: ratio"] = Figure.of(middle, ends)
         rows[f"{case['case']}, {case['link']}"] = row
     return rows
 
