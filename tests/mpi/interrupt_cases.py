@@ -36,6 +36,7 @@ THEN_ANOTHER = (after, heard)  # make one more call, in which ranks hear of erro
 OWN_CODE = overlap.__path__[0]
 LOOKS = {"RESUME", "JUMP_BACKWARD"}  # bytecodes after which CPython looks for signals,
 LOOKS_AFTER_C = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "PRECALL"}  # and those where it does if a C function was called
+TRACED = 1 if sys.version_info < (3, 12) else 2  # from 3.12 on, code tells its bytecodes only when traced once more
 
 
 class Interrupt:
@@ -143,13 +144,15 @@ def _counted(lab: Lab, rows: _Rows, name: str, call: Call) -> tuple[str | None, 
     """Make a good call and count the moments at which the last rank could be interrupted."""
     problem, interrupt = None, Interrupt()
     try:
-        arguments, function = rows.arguments(name, call), rows.subject.function(rows.fresh(), name)
-        if lab.last:
-            with interrupt:
+        for _ in range(TRACED):
+            arguments, function = rows.arguments(name, call), rows.subject.function(rows.fresh(), name)
+            interrupt = Interrupt()
+            if lab.last:
+                with interrupt:
+                    result = called(call, function, lab, arguments)
+            else:
                 result = called(call, function, lab, arguments)
-        else:
-            result = called(call, function, lab, arguments)
-        call.done(result)
+            call.done(result)
     except BaseException as error:
         problem = f"while it was traced: {type(error).__name__}: {error}"
     problem = next((one for one in lab.gathered(problem) if one is not None), None)
@@ -230,6 +233,9 @@ def entered(comm: MPI.Intracomm) -> None:
     """A thread that is interrupted while it begins or ends to use a runtime may use it again."""
     exclusive, moments = Exclusive("a runtime"), 0
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    for _ in range(TRACED):
+        with Interrupt(), exclusive.used("a call to count moments"):
+            pass
     while True:
         try:
             with Interrupt(moments) as interrupt, exclusive.used("one call"):

@@ -649,7 +649,7 @@ def run(
     different = list({id(program): program for program in programs}.values())
     number_of = {id(program): number for number, program in enumerate(different)}
     counts = np.array([len(transfers) for transfers in different[0].transfers], np.int64)
-    slices, most = len(counts), int(counts.max(initial=0))
+    slices, most = len(counts), max(counts.tolist(), default=0)
     steps = np.zeros((len(different), slices, most + 1))
     nbytes, messages = np.zeros((2, len(different), slices, most))
     for number, program in enumerate(different):

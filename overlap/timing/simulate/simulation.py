@@ -93,7 +93,7 @@ def simulate(
     stuck = np.flatnonzero(outcome.ends_s < 0).tolist()
     if stuck:
         raise RuntimeError(f"ranks {stuck[:8]} of the simulation wait for ever")
-    return Result(float(outcome.ends_s.max()), list(map(tuple, outcome.order.tolist())), count)
+    return Result(float(np.max(outcome.ends_s)), list(map(tuple, outcome.order.tolist())), count)
 
 
 def _factors(programs: Sequence[Program], machine: Machine, options: Options) -> np.ndarray:
