@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -36,7 +37,8 @@ THEN_ANOTHER = (after, heard)  # make one more call, in which ranks hear of erro
 OWN_CODE = overlap.__path__[0]
 LOOKS = {"RESUME", "JUMP_BACKWARD"}  # bytecodes after which CPython looks for signals,
 LOOKS_AFTER_C = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "PRECALL"}  # and those where it does if a C function was called
-TRACED = 1 if sys.version_info < (3, 12) else 2  # from 3.12 on, code tells its bytecodes only when traced once more
+MONITORED = sys.version_info >= (3, 12)  # there, sys.settrace is told no bytecode of code that it has not seen before
+TOOL = 4  # a number that Python's documentation leaves to anybody
 
 
 class Interrupt:
@@ -52,20 +54,60 @@ class Interrupt:
 
     def __init__(self, number: int = -1) -> None:
         self.moments, self.where = 0, None
-        self._number = number
+        self._number, self._thread = number, get_ident()
         self._last: dict[FrameType, str] = {}  # the bytecode before, of each frame
         self._names: dict[CodeType, dict[int, str]] = {}
 
     def __enter__(self) -> Interrupt:
-        sys.settrace(self._called)
+        if MONITORED:
+            events = sys.monitoring.events
+            calls = {
+                events.PY_START: self._starts,
+                events.INSTRUCTION: self._executes,
+                events.PY_RETURN: self._ends,
+                events.PY_YIELD: self._ends,
+                events.PY_UNWIND: self._ends,
+            }
+            sys.monitoring.use_tool_id(TOOL, "Interrupt")
+            for event, call in calls.items():
+                sys.monitoring.register_callback(TOOL, event, call)
+            sys.monitoring.set_events(TOOL, sum(calls))
+        else:
+            sys.settrace(self._called)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        sys.settrace(None)
+        self._stop()
+        if MONITORED:
+            sys.monitoring.free_tool_id(TOOL)
+
+    def _stop(self) -> None:
+        if MONITORED:
+            sys.monitoring.set_events(TOOL, 0)
+        else:
+            sys.settrace(None)
+
+    # From Python 3.12 on: called for all code of all threads.
+
+    def _starts(self, code: CodeType, offset: int) -> None:
+        if get_ident() == self._thread:
+            self._calls(sys._getframe(1))
+
+    def _executes(self, code: CodeType, offset: int) -> object:
+        if not code.co_filename.startswith(OWN_CODE):
+            return sys.monitoring.DISABLE
+        if get_ident() == self._thread and not _finalizes(sys._getframe(1)):
+            self._next(sys._getframe(1))
+        return None
+
+    def _ends(self, code: CodeType, offset: int, value: object) -> None:
+        if get_ident() == self._thread:
+            self._last.pop(sys._getframe(1), None)
+
+    # Before.
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
-        if frame.f_back is not None:
-            self._last.pop(frame.f_back, None)  # what it called was no C function
+        self._calls(frame)
         if not frame.f_code.co_filename.startswith(OWN_CODE) or _finalizes(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -75,17 +117,27 @@ class Interrupt:
         if event == "return":
             self._last.pop(frame, None)
         elif event == "opcode":
-            before = self._last.get(frame)
-            self._last[frame] = self._name(frame)
-            if before in LOOKS or before in LOOKS_AFTER_C:
-                self.moments += 1
-                if self.moments - 1 == self._number:
-                    sys.settrace(None)
-                    self._last.clear()
-                    self.where = f"{frame.f_code.co_filename[len(OWN_CODE) + 1 :]}:{frame.f_lineno}"
-                    signal.raise_signal(signal.SIGINT)  # its handler runs here, and what that raises goes to the frame
-                    return None
-        return self._step
+            self._next(frame)
+        return self._step if self.where is None else None
+
+    # Always.
+
+    def _calls(self, frame: FrameType) -> None:
+        """Note that the caller of a frame has called no C function."""
+        if frame.f_back is not None:
+            self._last.pop(frame.f_back, None)
+
+    def _next(self, frame: FrameType) -> None:
+        """Look at the bytecode that a frame executes next, and send the signal before it if the moment has come."""
+        before = self._last.get(frame)
+        self._last[frame] = self._name(frame)
+        if before in LOOKS or before in LOOKS_AFTER_C:
+            self.moments += 1
+            if self.moments - 1 == self._number:
+                self._stop()
+                self._last.clear()
+                self.where = f"{frame.f_code.co_filename[len(OWN_CODE) + 1 :]}:{frame.f_lineno}"
+                signal.raise_signal(signal.SIGINT)  # its handler runs here, and what that raises goes to the frame
 
     def _name(self, frame: FrameType) -> str:
         """The name of the bytecode that comes next."""
@@ -144,15 +196,13 @@ def _counted(lab: Lab, rows: _Rows, name: str, call: Call) -> tuple[str | None, 
     """Make a good call and count the moments at which the last rank could be interrupted."""
     problem, interrupt = None, Interrupt()
     try:
-        for _ in range(TRACED):
-            arguments, function = rows.arguments(name, call), rows.subject.function(rows.fresh(), name)
-            interrupt = Interrupt()
-            if lab.last:
-                with interrupt:
-                    result = called(call, function, lab, arguments)
-            else:
+        arguments, function = rows.arguments(name, call), rows.subject.function(rows.fresh(), name)
+        if lab.last:
+            with interrupt:
                 result = called(call, function, lab, arguments)
-            call.done(result)
+        else:
+            result = called(call, function, lab, arguments)
+        call.done(result)
     except BaseException as error:
         problem = f"while it was traced: {type(error).__name__}: {error}"
     problem = next((one for one in lab.gathered(problem) if one is not None), None)
@@ -176,7 +226,6 @@ def _interrupted(lab: Lab, rows: _Rows, name: str, call: Call, moment: int) -> t
                 result = called(call, function, lab, arguments)
         except BaseException as raised:
             error = raised
-        sys.settrace(None)
         where = interrupt.where
         ended = [comm.irecv(source=rank, tag=1) for rank in range(last)]
         if isinstance(error, KeyboardInterrupt) and not call.local and not _all_in(ended, ENDED_S):
@@ -233,21 +282,18 @@ def entered(comm: MPI.Intracomm) -> None:
     """A thread that is interrupted while it begins or ends to use a runtime may use it again."""
     exclusive, moments = Exclusive("a runtime"), 0
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    for _ in range(TRACED):
-        with Interrupt(), exclusive.used("a call to count moments"):
-            pass
     while True:
         try:
             with Interrupt(moments) as interrupt, exclusive.used("one call"):
                 pass
         except KeyboardInterrupt:
-            sys.settrace(None)
+            pass
         if interrupt.where is None:
             break
         with exclusive.used("the next call"):  # raises BusyError if the first one still holds it
             moments += 1
     signal.signal(signal.SIGINT, before)
-    assert moments >= 4, moments
+    assert moments >= 3, moments  # get_ident, setdefault, pop
 
 
 def divided(comm: MPI.Intracomm, row_s: float) -> None:
