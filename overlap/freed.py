@@ -8,7 +8,6 @@ closed.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import threading
@@ -17,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from .errors import ClosedError
 from .uncopied import Uncopied
@@ -29,18 +28,9 @@ class Resource(Uncopied, ABC):
     """A context manager that all ranks enter and leave together."""
 
     _forked = False  # this process is a child of the one that made the object
-    __signature__: ClassVar[inspect.Signature]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if sys.version_info < (3, 11, 4):  # there, inspect and help() show the arguments of an inherited __new__ first
-            of_init = inspect.signature(cls.__init__)
-            cls.__signature__ = of_init.replace(parameters=list(of_init.parameters.values())[1:])
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        resource = super().__new__(cls)
-        _made[id(resource)] = resource
-        return resource
+    def __init__(self) -> None:
+        _made[id(self)] = self
 
     @abstractmethod
     def _end(self) -> None:

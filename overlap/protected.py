@@ -15,6 +15,7 @@ import itertools
 import zlib
 from collections.abc import Sequence
 from operator import index
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ _MOST_NBYTES = 2**30  # largest size of a message
 _STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # words at the end of a part
 _GENERATIONS = 2
 _numbers = itertools.count(1)
+_in_transit: list[tuple[list[MPI.Request], list[list[_Part]]]] = []  # messages of saves that have not completed
 
 
 class Restored(NamedTuple):
@@ -135,6 +137,7 @@ class Protected(CollectiveContext):
     def __init__(
         self, fields: DistArray | Sequence[DistArray], copies: int = 1, *, deadline_s: float | None = 60.0
     ) -> None:
+        super().__init__()
         listed = [fields] if isinstance(fields, DistArray) else list(fields)
         comm = _communicator(listed)
         self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
@@ -227,7 +230,6 @@ class Protected(CollectiveContext):
         InputError
             See `save`.
         """
-        self.check_open()
         self.wait()
         coordinator = self._coordinator
         # After this header all ranks have received the last save, so the one before it may be overwritten.
@@ -252,6 +254,10 @@ class Protected(CollectiveContext):
 
     def wait(self) -> None:
         """Wait until this rank has sent and received all messages of the save that has begun."""
+        self.check_open()
+        self._complete()
+
+    def _complete(self) -> None:
         if self._requests:
             with self._coordinator.watching("a save"):
                 wait_for(lambda: MPI.Request.Testall(self._requests))
@@ -296,6 +302,7 @@ class Protected(CollectiveContext):
         RankLost
             Another rank was lost meanwhile. Restore again, with the next runtime.
         """
+        self.check_open()
         coordinator = runtime.coordinator
         with runtime.collective_section("restoring fields"):
             places, problem = self._targets(runtime, like)
@@ -382,13 +389,33 @@ class Protected(CollectiveContext):
         if self.freed:
             return
         self.freed = True
-        self._over()
         try:
             if self._coordinator.left is None:
-                self.wait()
+                self._complete()
         finally:
-            self._parts = []
+            self._drop()
             self._coordinator.close()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        if self.freed:
+            return None
+        if self._coordinator.size == 1 or self._coordinator.left is not None:
+            self.free()
+            return None
+        self.freed = True
+        return self._coordinator.leave(error, self._drop)
+
+    def _drop(self) -> None:
+        """Drop the copies, except while MPI may still read or write them."""
+        self._over()
+        if self._requests:  # not completed, because a rank is lost or has left
+            _in_transit.append((self._requests, self._parts))
+        self._requests, self._parts = [], []
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        if hasattr(self, "_coordinator"):  # false while it is being made
+            self._coordinator.close_in_child()
 
 
 def _communicator(fields: list[Any]) -> MPI.Intracomm:

@@ -97,6 +97,7 @@ class Collectives(CollectiveContext):
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
+        super().__init__()
         try:
             with held_signals(), detecting_loss(comm, "making collectives"):
                 self._make(comm, max_nbytes, deadline_s)

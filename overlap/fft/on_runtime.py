@@ -29,6 +29,7 @@ class OnRuntime(Resource):
     _kind: str  # name of the class for users
 
     def __init__(self, comm: PlanComm) -> None:
+        super().__init__()
         self.closed = False
         self._owns_runtime = not isinstance(comm, Runtime | AsyncComm)
         if self._owns_runtime:

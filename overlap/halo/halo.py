@@ -112,6 +112,7 @@ class Halo(CollectiveContext):
         exchange: str | None = None,
         deadline_s: float | None = 60.0,
     ) -> None:
+        super().__init__()
         asynchronous = comm if isinstance(comm, AsyncComm) else None
         self.coordinator = StandaloneCoordinator.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         self.comm = self.coordinator.comm

@@ -105,6 +105,7 @@ class Output(Resource):
         coords: Mapping[str, ArrayLike] | None = None,
         exchange: str | None = None,
     ) -> None:
+        super().__init__()
         self.closed = False
         self._owns_runtime = not isinstance(comm, Runtime)
         self.runtime = rt = comm if isinstance(comm, Runtime) else Runtime(comm)

@@ -125,6 +125,7 @@ class Runtime(Resource):
         nice: int = 10,
         on_loss: str | None = None,
     ) -> None:
+        super().__init__()
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "

@@ -131,6 +131,7 @@ class Matrix(CollectiveContext):
 
     def _store(self, coordinator: StandaloneCoordinator, rows: Rows, total: int, transport: str) -> None:
         """Choose how the rows are stored, and make the halo of a product."""
+        super().__init__()  # here, as `astype` makes a matrix without the constructor
         values = rows.values
         self.rows = slice(rows.first, rows.first + rows.count)
         self.block = values.shape[1] if values.ndim == 3 else 1

@@ -40,6 +40,7 @@ class Preconditioner(CollectiveContext):
     """
 
     def __init__(self, A: Matrix) -> None:
+        super().__init__()
         if not isinstance(A, Matrix):
             raise InputError(f"expected {type(self).__name__} of a Matrix, received {type(A).__name__}")
         A.check_open()

@@ -3,11 +3,15 @@
 import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import warnings
+import weakref
+from pathlib import Path
 
 import numpy as np
 from edge_cases import outcome
@@ -15,7 +19,8 @@ from error_cases import Boom, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.sparse import Jacobi, Matrix
+from overlap.collectives import Collectives
+from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 
 def runtime(comm):
@@ -54,7 +59,71 @@ def matrix(comm):
     return made, lambda: made @ np.ones(4)
 
 
-KINDS = (runtime, splitting, plan, halo, halo_of_messages, matrix)
+def converted(comm):
+    """A matrix that `astype` has made."""
+    with matrix(comm)[0] as real:
+        made = real.astype("c16")
+    return made, lambda: made @ np.ones(4)
+
+
+def transpose(comm):
+    made = overlap.Transpose(comm, (2, 4, 4), 1, 2, settings={"wait": "off"})
+    return made, lambda: made.forward(made.source.empty())
+
+
+def output(comm):
+    place = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+    made = overlap.Output(comm, Path(place) / "run.h5", "w")
+    if comm.rank == 0:
+        weakref.finalize(made, remove, place, os.getpid())
+    return made, lambda: made.write({"number": 1.0}, step=len(made.steps), time=0.0)
+
+
+def remove(place, process):
+    if os.getpid() == process:  # not in a child
+        shutil.rmtree(place)
+
+
+def protected(comm):
+    here = slice(comm.rank, comm.rank + 1)
+    field = overlap.DistArray(np.ones((1, 10**6)), comm, (comm.size, 10**6), (0,), (here, slice(0, 10**6)))
+    made = overlap.Protected(field, min(1, comm.size - 1), deadline_s=None)
+    return made, lambda: made.start(1)
+
+
+def collectives(comm):
+    made = Collectives(comm, deadline_s=None)
+    return made, lambda: made.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def diffusing(comm):
+    made = diffusion(comm, cubes(comm), 1.0, fixed=[(0, 0)], deadline_s=None)
+    return made, lambda: made @ np.ones(512)
+
+
+def cubes(comm):
+    return overlap.Blocks((8 * comm.size, 8, 8), (comm.size, 1, 1))
+
+
+def preconditioner(A, kind):
+    made = kind(A, cubes(A.halo.comm)) if kind is Multigrid else kind(A)
+    return made, lambda: made @ np.ones(512)
+
+
+KINDS = (
+    runtime,
+    splitting,
+    plan,
+    transpose,
+    output,
+    halo,
+    halo_of_messages,
+    matrix,
+    converted,
+    protected,
+    collectives,
+)
+PRECONDITIONERS = (Jacobi, Multigrid, AdditiveSchwarz)
 
 
 def used_by(make, comm, raising, uses=2):
@@ -129,11 +198,12 @@ def inner_block(comm):
         error = outcome(used_by, lambda _: plan(rt), comm, "one")
         assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
         rt.pipelined(summing)(range(3), rt.comm)
-        made = matrix(comm)[0]
+        made = diffusing(comm)[0]
         with made:
-            error = outcome(used_by, lambda _: (Jacobi(made), lambda: made.norm(np.inf)), comm, "one")
-            assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
-            made @ np.ones(4)
+            for kind in PRECONDITIONERS:
+                error = outcome(used_by, lambda _, kind=kind: preconditioner(made, kind), comm, "one")
+                assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), (kind, error)
+                made @ np.ones(512)
 
 
 def both_blocks(comm):
@@ -279,6 +349,8 @@ def hooks_are_put_back(comm):
 def forked(comm):
     """In a forked child everything that was made before says so, and its end touches nothing that the parent uses."""
     made = [make(comm) for make in KINDS]
+    made.append(diffusing(comm))
+    made += [preconditioner(made[-1][0], kind) for kind in PRECONDITIONERS]
     for _, use in made:
         use()
     around = made[KINDS.index(halo)][0]

@@ -108,8 +108,9 @@ def bad_input(comm):
             with pytest.raises(InputError, match="expected like to be"):
                 protected.restore(rt, like=[3] if comm.rank else [u])
             assert f"{2 * 2} parts" not in protected.describe() and "2 saves of 2 parts" in protected.describe()
-        with pytest.raises(overlap.ClosedError):
-            protected.save(3)
+        for use in (lambda: protected.save(3), protected.wait, lambda: protected.restore(other)):
+            with pytest.raises(overlap.ClosedError):
+                use()
         hole = (
             u[:, :]
             if comm.rank
