@@ -36,12 +36,12 @@ class Resource(Uncopied, ABC):
     def _end(self) -> None:
         """End the object together with all other ranks (collective)."""
 
+    @abstractmethod
     def _fail(self, error: BaseException) -> threading.Thread | None:
         """End the object on this rank, because of an exception that other ranks may not know of, and notify them.
 
         Does not wait for them; returns the thread that waits, if there is one. Does nothing if the object has ended.
         """
-        return None
 
     def _closed_by_fork(self) -> None:
         """Close the object in a child of the process that made it, without touching anything that the parent uses."""

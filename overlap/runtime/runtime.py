@@ -30,6 +30,7 @@ from .load import Load
 from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram
 from .requests.requests import AsyncComm
 from .scheduling.executor import Executor
+from .scheduling.host import Host
 from .scheduling.polling import POLLS_PER_EXCHANGE
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
@@ -190,6 +191,7 @@ class Runtime(Resource):
                 self.coordinator.comms,
                 self._watchdog.outstanding,
                 agree_every,
+                Host(hot_s=self.coordinator.rendezvous.hot_s),
                 rendezvous=self.coordinator.rendezvous,
                 guard=guard,
             )

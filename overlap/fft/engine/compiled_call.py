@@ -280,13 +280,13 @@ def _received(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
         state[CODE] = call_mpi(mpi[IPROBE], (mpi[ANY_SOURCE], mpi[ANY_TAG], mpi[CONTROL], flag, flag + 8))
         if state[CODE]:
             return 0
-        sleep = _rested(state, sleep)
+        sleep = _rested(mpi, state, sleep)
 
 
 @njit
-def _rested(state: np.ndarray, sleep: int) -> int:
-    """Yield the core; after HOT_NS sleep for `sleep` microseconds instead. Return the length of the next sleep."""
-    if clock_ns(address_of(state) + 8 * CLOCK) < state[SINCE] + HOT_NS:
+def _rested(mpi: np.ndarray, state: np.ndarray, sleep: int) -> int:
+    """Yield the core; after HOT_NS, sleep for `sleep` microseconds instead. Return the length of the next sleep."""
+    if clock_ns(address_of(state) + 8 * CLOCK) < state[SINCE] + mpi[HOT_NS]:
         sched_yield()
         return sleep
     usleep(sleep)
@@ -343,4 +343,4 @@ def _complete(mpi: np.ndarray, state: np.ndarray) -> None:
         state[CODE] = call_mpi(mpi[TEST], (request, flag, flag + 8))
         if state[CODE] or load_int(flag):
             return
-        sleep = _rested(state, sleep)
+        sleep = _rested(mpi, state, sleep)

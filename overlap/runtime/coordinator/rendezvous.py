@@ -21,7 +21,7 @@ from mpi4py import MPI
 from ...errors import RankError
 from ...losses import guard_of
 from ...lowlevel.segments import segments
-from .hot_wait import wait_for
+from .hot_wait import HOT_S, hot_s_of, wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
@@ -44,13 +44,17 @@ class Rendezvous:
     comm : mpi4py.MPI.Intracomm
     state : array of int
         The words NUMBER, BOARD, RANK and SIZE, for compiled code; without a board, BOARD is 0.
+    hot_s : float
+        Seconds for which these ranks poll without sleep while they wait for each other.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.state = array("q", (0, 0, comm.rank, comm.size))
         self._board: memoryview | None = None
+        self.hot_s = HOT_S
         if comm.size > 1 and on_one_node(comm):
+            self.hot_s = hot_s_of(comm.size)
             self._make_board()
 
     def _make_board(self) -> None:
@@ -135,7 +139,7 @@ class Rendezvous:
             self.comm.Iprobe()
             return board[index] & TAG == tag
 
-        wait_for(is_there)
+        wait_for(is_there, hot_s=self.hot_s)
         return board[index]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...lowlevel.mpi import handle_of, mpi_function
-from ..coordinator.hot_wait import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S
+from ..coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from ..coordinator.rendezvous import agreement_word, header_word
 from ..requests.agreement import AGREEMENT, Agreements
 from ..requests.operations import Operation, label_of
@@ -39,8 +39,8 @@ STAMPS = 32  # address of the times at which the rows have ended; 0: no trace
 OUTCOME = 33  # how the call has ended
 LOADS, WORDS = 34, 36  # addresses of two loads, which count a call that ends without an error
 IDLE, ENTERING, WAITING = range(3)  # phases: no wait for MPI, at the header, for an operation
-# Words of the table of MPI: functions, handles, whether exchanges are nonblocking and polled, the address of the
-# rendezvous' state (0: no board), and the numbers reduced at the beginning and at the end.
+# Words of the table of MPI: functions, handles, whether exchanges are nonblocking and polled, for how long without
+# sleep, the address of the rendezvous' state (0: no board), and the numbers reduced at the beginning and at the end.
 (
     ALLREDUCE,
     IALLREDUCE,
@@ -54,6 +54,7 @@ IDLE, ENTERING, WAITING = range(3)  # phases: no wait for MPI, at the header, fo
     SUM,
     IN_PLACE,
     POLLS,
+    HOT_NS,
     IPROBE,
     ANY_SOURCE,
     ANY_TAG,
@@ -61,13 +62,12 @@ IDLE, ENTERING, WAITING = range(3)  # phases: no wait for MPI, at the header, fo
     HEADER_WORD,
     AGREEMENT_WORD,
     REDUCED,  # six words: three of the header, three of the agreement
-) = range(19)
+) = range(20)
 # How a call has ended: without an error; another thread is in it; according to the header some rank has failed or makes
 # another call; MPI has rejected an operation; according to the agreement some rank has failed or has issued other
 # operations; or the other ranks know already what has failed.
 OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED, CONCLUDED = range(6)
 UNFINISHED = UNLIKE, REFUSED, FAILED
-HOT_NS = int(HOT_S * 1e9)
 SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_SLEEP_S * 1e6)
 
 
@@ -239,6 +239,7 @@ def _table(rendezvous: Rendezvous, polls: bool, numbers: Sequence[int], sums: Se
         *map(handle_of, (rendezvous.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
         int(MPI.IN_PLACE),
         polls,
+        int(rendezvous.hot_s * 1e9),
         mpi_function("Iprobe"),
         MPI.ANY_SOURCE,
         MPI.ANY_TAG,
