@@ -26,8 +26,8 @@ An indented line is a part of the folder above it: it comes below the folder's m
       scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
-    protected       fields that are kept in other ranks' memory, to survive the loss of ranks
     output          fields at several times in one file
+    protected       fields that are kept in other ranks' memory, to survive the loss of ranks
     timing          expected times: formulas, all-to-alls, simulated ranks
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers

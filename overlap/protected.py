@@ -28,6 +28,7 @@ from .errors import DataLost, InputError, formatted, repr_of
 from .freed import CollectiveContext
 from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
+from .output.problems import shown, step_problem
 from .runtime import Runtime
 from .runtime.coordinator.hot_wait import wait_for
 from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
@@ -143,12 +144,12 @@ class Protected(CollectiveContext):
         self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
         with coordinator.collective_section("protecting fields", coordinator.close):
             coordinator.check(
-                "protecting fields", _problem(listed, comm, copies), copies=_shown(copies), fields=len(listed)
+                "protecting fields", _problem(listed, comm, copies), copies=shown(copies), fields=len(listed)
             )
-            shown = [(field.global_shape, field.dtype.str) for field in listed]
-            coordinator.check("protecting fields", None, fields=shown)
+            described = [(field.global_shape, field.dtype.str) for field in listed]
+            coordinator.check("protecting fields", None, fields=described)
             # Tells it from any other one, of other ranks too, that another rank may restore at the same time.
-            self._known_as = coordinator.bcast(f"number {next(_numbers)} of rank {MPI.COMM_WORLD.rank}, of {shown}")
+            self._known_as = coordinator.bcast(f"number {next(_numbers)} of rank {MPI.COMM_WORLD.rank}, of {described}")
             self._fields, self.copies = listed, index(copies)
             self._dtypes = [field.dtype for field in listed]
             self._whole_shapes = [field.global_shape for field in listed]
@@ -180,6 +181,7 @@ class Protected(CollectiveContext):
     @property
     def nbytes(self) -> int:
         """Return the bytes of memory that this rank uses for saves."""
+        self.check_open()
         return sum(part.memory.nbytes for parts in self._parts for part in parts)
 
     def describe(self) -> str:
@@ -233,7 +235,7 @@ class Protected(CollectiveContext):
         self.wait()
         coordinator = self._coordinator
         # After this header all ranks have received the last save, so the one before it may be overwritten.
-        coordinator.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
+        coordinator.check("saving fields", self._changed() or step_problem(step), step=shown(step))
         own_part, *kept_parts = self._parts[self._saves % _GENERATIONS]
         self._saves += 1
         sources = self._owners[1:]
@@ -303,6 +305,8 @@ class Protected(CollectiveContext):
             Another rank was lost meanwhile. Restore again, with the next runtime.
         """
         self.check_open()
+        if not isinstance(runtime, Runtime):
+            raise InputError(f"expected a Runtime, received {repr_of(runtime)}")
         coordinator = runtime.coordinator
         with runtime.collective_section("restoring fields"):
             places, problem = self._targets(runtime, like)
@@ -438,24 +442,11 @@ def _problem(fields: list[Any], comm: MPI.Intracomm, copies: Any) -> str | None:
             return f"expected fields without Python's objects, received {field.dtype}"
     try:
         fits = not isinstance(copies, bool) and 0 <= index(copies) < comm.size
-    except TypeError:
+    except Exception:
         fits = False
     if fits:
         return None
     return f"expected copies to be a number from 0 to {comm.size - 1}, less than the ranks, received {repr_of(copies)}"
-
-
-def _step_problem(step: Any) -> str | None:
-    """Return what is wrong with a step, as text, or None."""
-    try:
-        good = -(2**63) <= index(step) < 2**63
-    except TypeError:
-        good = False
-    return None if good else f"expected step to be an integer, received {repr_of(step)}"
-
-
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, int | np.integer) else repr_of(value)
 
 
 def _shifts(nodes: list[str], copies: int) -> list[int]:

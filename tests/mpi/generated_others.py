@@ -345,6 +345,24 @@ def filled(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
     assert np.array_equal(np.asarray(arguments["fields"]["u"]), np.asarray(distarray(lab)))
 
 
+def protected(lab: Lab) -> Any:
+    """Copies of a field, of which one step is saved."""
+    lab.field = distarray(lab)
+    one = overlap.Protected(lab.field, min(1, lab.size - 1))
+    one.save(1)
+    lab.runtime = overlap.Runtime(lab.comm, wait="off")
+    return one
+
+
+def unprotect(lab: Lab, one: Any) -> None:
+    one.free()
+    lab.runtime.close()
+
+
+def restored(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert np.array_equal(np.asarray(result.fields[0]), np.asarray(lab.field))
+
+
 OUTPUT = (
     Subject(
         ("constructor of overlap.Output",),
@@ -389,6 +407,40 @@ OUTPUT = (
             ),
             "read": Call(lambda lab, one: {"fields": {"u": distarray(lab)}, "step": 0}, filled),
             "truncate": Call(lambda lab, one: {"step": 0}, legal={"step=huge": "nothing is behind it"}),
+        },
+    ),
+    Subject(
+        ("constructor of overlap.Protected",),
+        make=lambda lab: None,
+        functions={"Protected": overlap.Protected},
+        calls={
+            "Protected": Call(
+                lambda lab, one: {"fields": [distarray(lab)], "copies": 0},
+                untold={"fields": "the communicator is theirs"},
+                legal={"fields=longer": "a field may be protected twice"},
+                done=lambda one: one.free(),
+            )
+        },
+    ),
+    Subject(
+        ("overlap.Protected",),
+        make=protected,
+        close=unprotect,
+        words=("Protected",),
+        use=("save", "restore"),
+        working={"free": "to free twice is allowed"},
+        calls={
+            "check_open": Call(local=True),
+            "save": Call(lambda lab, one: {"step": 2}),
+            "start": Call(lambda lab, one: {"step": 3}),
+            "restore": Call(
+                lambda lab, one: {"runtime": lab.runtime, "like": [lab.field]},
+                restored,
+                untold={"runtime": "it has the communicator"},
+            ),
+            "test": Call(local=True),
+            "wait": Call(local=True),
+            "describe": Call(local=True),
         },
     ),
 )

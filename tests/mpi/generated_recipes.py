@@ -49,7 +49,6 @@ NOT_CALLED: dict[str, str] = dict.fromkeys(
     "exceptions",
 ) | {
     "overlap.ArrayLayout": "a record: plans look at what is in it",
-    "overlap.Protected": "copies are on other ranks, at least two: see test_protected",
     "overlap.Settings": "a record: plans look at what is in it",
     "overlap.worker_index": "no arguments",
     "overlap.fft.ArrayLayout": "a record: plans look at what is in it",
