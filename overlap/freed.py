@@ -30,6 +30,8 @@ class Resource(Uncopied, ABC):
     _forked = False  # this process is a child of the one that made the object
 
     def __init__(self) -> None:
+        # A constructor calls this once the object has what `_closed_by_fork` needs: an exception that ends it earlier
+        # may keep the unfinished object in its traceback.
         _made[id(self)] = self
 
     @abstractmethod

@@ -138,10 +138,10 @@ class Protected(CollectiveContext):
     def __init__(
         self, fields: DistArray | Sequence[DistArray], copies: int = 1, *, deadline_s: float | None = 60.0
     ) -> None:
-        super().__init__()
         listed = [fields] if isinstance(fields, DistArray) else list(fields)
         comm = _communicator(listed)
         self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
+        super().__init__()
         with coordinator.collective_section("protecting fields", coordinator.close):
             coordinator.check(
                 "protecting fields", _problem(listed, comm, copies), copies=shown(copies), fields=len(listed)
@@ -418,8 +418,7 @@ class Protected(CollectiveContext):
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
-        if hasattr(self, "_coordinator"):  # false while it is being made
-            self._coordinator.close_in_child()
+        self._coordinator.close_in_child()
 
 
 def _communicator(fields: list[Any]) -> MPI.Intracomm:

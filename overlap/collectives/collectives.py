@@ -97,7 +97,6 @@ class Collectives(CollectiveContext):
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
-        super().__init__()
         try:
             with held_signals(), detecting_loss(comm, "making collectives"):
                 self._make(comm, max_nbytes, deadline_s)
@@ -120,6 +119,7 @@ class Collectives(CollectiveContext):
             members.ranks[members.mine],
             polls_of(comm),
         )
+        super().__init__()
         state = window.state
         self._carrier: LongMessages | SeveralNodes
         if self.nodes == 1:
@@ -308,8 +308,7 @@ class Collectives(CollectiveContext):
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
-        if hasattr(self, "_window"):  # false while the instance is being made
-            self._window.close(forked=True)
+        self._window.close(forked=True)
 
     def _caught(self, error: BaseException) -> None:
         """Notify the other ranks of an exception, unless it says that compiled code cannot take an argument."""

@@ -112,9 +112,9 @@ class Halo(CollectiveContext):
         exchange: str | None = None,
         deadline_s: float | None = 60.0,
     ) -> None:
-        super().__init__()
         asynchronous = comm if isinstance(comm, AsyncComm) else None
         self.coordinator = StandaloneCoordinator.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        super().__init__()
         self.comm = self.coordinator.comm
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}

@@ -126,7 +126,6 @@ class Runtime(Resource):
         nice: int = 10,
         on_loss: str | None = None,
     ) -> None:
-        super().__init__()
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
@@ -198,6 +197,7 @@ class Runtime(Resource):
             self._threads = Threads(self.coordinator, executor, 1 if problem else workers, nice, self.load)
             self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self._threads, self._watchdog)
             self._finalizer.atexit = False
+            super().__init__()
             with self.collective_section(
                 "making a runtime",
                 self.close,

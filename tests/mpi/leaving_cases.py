@@ -200,9 +200,10 @@ def inner_block(comm):
         rt.pipelined(summing)(range(3), rt.comm)
         made = diffusing(comm)[0]
         with made:
-            for kind in PRECONDITIONERS:
-                error = outcome(used_by, lambda _, kind=kind: preconditioner(made, kind), comm, "one")
-                assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), (kind, error)
+            kinds = [lambda _, kind=kind: preconditioner(made, kind) for kind in PRECONDITIONERS]
+            for kind in (*kinds, lambda _: (Jacobi(made), lambda: made.norm(np.inf))):
+                error = outcome(used_by, kind, comm, "one")
+                assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
                 made @ np.ones(512)
 
 
@@ -348,6 +349,10 @@ def hooks_are_put_back(comm):
 
 def forked(comm):
     """In a forked child everything that was made before says so, and its end touches nothing that the parent uses."""
+    # Their tracebacks keep objects that were not made.
+    failed = [outcome(overlap.Runtime, None), outcome(overlap.Halo, None, overlap.Blocks((8, 8), (1, 1)))]
+    failed += [outcome(overlap.Protected, []), outcome(Collectives, None)]
+    assert {type(error) for error in failed} == {overlap.InputError}, failed
     made = [make(comm) for make in KINDS]
     made.append(diffusing(comm))
     made += [preconditioner(made[-1][0], kind) for kind in PRECONDITIONERS]
