@@ -7,8 +7,11 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import accumulate
+from math import ceil
+from operator import or_
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -123,12 +126,15 @@ def polls_of(comm: MPI.Intracomm) -> int:
     A rank polls less often if there are more ranks on this machine, whatever MPI calls a node, than cores for them.
     """
     machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
-    cores: Any = machine.allgather(os.sched_getaffinity(0))
+    shared = ranks_per_core(machine) > 1
     machine.Free()
-    shared = len(set().union(*cores)) < len(cores) or any(
-        len(set().union(*cores[:place]) | own_cores) < place + 1 for place, own_cores in enumerate(cores)
-    )
     return _POLLS_SHARED if shared else _POLLS
+
+
+def ranks_per_core(machine: MPI.Comm) -> int:
+    """Return how many ranks of one machine share a core at most (collective); 1 if there is a core for each."""
+    cores: list[set[int]] = machine.allgather(os.sched_getaffinity(0))
+    return max(ceil(ranks / len(shared)) for ranks, shared in enumerate(accumulate(cores, or_), 1))
 
 
 def _machine_number() -> int:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from math import ceil
 from os import sched_yield
 from time import perf_counter, sleep
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
 HOT_S = 150e-6  # shorter waits are polled without sleep if there is nothing to compute meanwhile
-
-
-def hot_s_of(ranks: int) -> float:
-    """Return the seconds of polling without sleep on a machine with so many ranks.
-
-    Ranks that share a core run in turns, so a short wait takes as many times longer. If all ranks slept meanwhile, an
-    operation of several steps would take a sleep for each.
-    """
-    return HOT_S * max(1, ceil(ranks / (os.cpu_count() or 1)))
 
 
 def pause(seconds: float) -> None:

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from ...errors import RankError
+from ...failures import ranks_per_core
 from ...losses import guard_of
 from ...lowlevel.segments import segments
-from .hot_wait import HOT_S, hot_s_of, wait_for
+from .hot_wait import HOT_S, wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
@@ -54,7 +55,9 @@ class Rendezvous:
         self._board: memoryview | None = None
         self.hot_s = HOT_S
         if comm.size > 1 and on_one_node(comm):
-            self.hot_s = hot_s_of(comm.size)
+            # Ranks that share a core run in turns, so a short wait takes as many times longer. If all ranks slept
+            # meanwhile, an operation of several steps would take a sleep for each.
+            self.hot_s = HOT_S * ranks_per_core(comm)
             self._make_board()
 
     def _make_board(self) -> None:
