@@ -62,7 +62,8 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
     together: Any = np.max if order == np.inf else sum
-    total = _combined("global_norm", comm, where, of_part, together, None, problem=problem, ord=order)
+    empty = order == np.inf and not prod(where.global_shape)
+    total = _combined("global_norm", comm, where, of_part, together, None, empty=empty, problem=problem, ord=order)
     return _typed(np.sqrt(total) if order == 2 else total, dtype if dtype.kind == "f" else np.dtype(float))
 
 

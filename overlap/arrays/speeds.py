@@ -31,6 +31,8 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     """
     all_shares, all_times = np.array(shares), np.array(times_s)
     works = all_shares > 0
+    if not works.any():
+        return (1.0,) * len(works), False
     share, times = all_shares[works], all_times[works]
     middle = np.median(times, axis=1)
     speeds = np.full(len(works), np.nan)

@@ -260,7 +260,8 @@ class SpectralOperators:
         square, energies = self._energies(fields)
         smallest = tau / max(self.lengths)
         shells = np.rint(np.sqrt(square) / smallest).astype(np.intp)
-        energies = energies.reshape(-1, *square.shape).sum(axis=0)
+        batch = tuple(range(energies.ndim - square.ndim))
+        energies = energies.sum(axis=batch)
         count = self._shells(smallest)
         sums = self._summed(np.bincount(shells.reshape(-1), energies.reshape(-1), count))
         return smallest * np.arange(count), sums

@@ -60,7 +60,8 @@ def reductions_of_all_kinds(comm):
     assert few.global_sum() == 3 and few.global_max() == 1
     none = DistArray(np.ones((0, 3)), comm, (0, 3), (0,), (slice(0, 0), slice(0, 3)))
     assert none.global_sum() == 0 and none.global_norm() == 0
-    for reduce in (none.global_max, none.global_min, none.global_mean):
+    assert none.global_norm(1) == 0 and few.global_norm(np.inf) == 1
+    for reduce in (none.global_max, none.global_min, none.global_mean, lambda: none.global_norm(np.inf)):
         raises_everywhere(comm, InputError, "expected an array with elements", reduce)
     last = comm.rank == size - 1
     raises_everywhere(comm, InputError, "expected ord to be", lambda: numbers.global_norm("2" if last else 2))
@@ -181,6 +182,30 @@ def operators_in_3d(comm):
         plan._reshare((1.0,) + (2.0,) * (comm.size - 1), plan._alive())
         again = plan.forward(drawn(plan.real, 0)[1])
         np.testing.assert_allclose(ops.energy(again), 0.5 * np.mean(whole[0] ** 2))
+
+
+def spectra_of_which_some_rank_holds_nothing(comm):
+    """More ranks than modes along the split axes: energies, and their spectra shell by shell."""
+    slabs = (1, comm.size)
+    for kind, shape, grid in (("FFT2", (2, 3, 4), None), ("FFT2", (0, 3, 4), None), ("FFT3", (3, 2, 2), slabs)):
+        for dtype, order in (("f8", "natural"), ("c16", "transposed")):
+            layout = {"order": order} | ({"grid": grid} if grid else {})
+            with getattr(overlap, kind)(comm, shape, dtype, layout=layout, settings={"effort": "estimate"}) as plan:
+                if comm.size > 4:
+                    assert not all(comm.allgather(int(np.prod(plan.spectrum.shape))))
+                whole, u = drawn(plan.real)
+                count = plan.real.dimensions
+                axes, points = tuple(range(-count, 0)), whole.shape[-count:]
+                ops, hat = plan.operators(), plan.forward(u)
+                np.testing.assert_allclose(ops.energy(hat), 0.5 * np.mean(np.abs(whole) ** 2, axis=axes))
+                modes = np.meshgrid(*(np.fft.fftfreq(n, 1 / n) for n in points), indexing="ij")
+                shells = np.rint(np.sqrt(sum(mode**2 for mode in modes))).astype(int)
+                squares = np.abs(np.fft.fftn(whole, axes=axes)) ** 2 / np.prod(points) ** 2
+                k, found = ops.energy_spectrum(hat)
+                expected = np.bincount(shells.ravel(), 0.5 * squares.reshape(-1, *points).sum(0).ravel(), len(k))
+                np.testing.assert_allclose(found, expected, atol=1e-15)
+                if not plan.real.slices:  # no rank has work, so shares stay
+                    assert not plan.balance().changed
 
 
 def time_steppers(comm):

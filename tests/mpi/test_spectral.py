@@ -13,7 +13,13 @@ def test_reductions_and_filling(ranks):
 def test_operators(ranks):
     for order, dtype in (("natural", "f8"), ("transposed", "c16")):
         jobs.run_job("spectral_cases:operators_in_2d", ranks, args={"order": order, "dtype": dtype})
-    jobs.run_job("spectral_cases:operators_in_3d", ranks)
+    jobs.run_job("spectral_cases:operators_in_3d,spectra_of_which_some_rank_holds_nothing", ranks)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [4, 5])
+def test_some_rank_holds_nothing(ranks):
+    jobs.run_job("spectral_cases:spectra_of_which_some_rank_holds_nothing", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
