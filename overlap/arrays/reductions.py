@@ -3,6 +3,9 @@
 Every rank reduces its part; all ranks combine the results of the parts in the order of the ranks, so that every rank
 has the same number to the last bit. Sums of single-precision numbers are made in double precision. A sum over P ranks
 of n elements each has a rounding error of at most (log2(n) + P) eps sum(abs(a)), eps of double precision.
+
+Where squares or products could leave the range of their type, the numbers of a part are first multiplied by a power of
+two (`powers`), which the result of the part is accompanied by.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from ..errors import InputError, repr_of
 from .distribution import Distribution
 from .hdf5_storage import collective_section
 from .placed import PlacedArray
+from .powers import exponent_of, times_power
 from .topology import same_ranks
 
 _WIDE = {"f": np.float64, "c": np.complex128}
@@ -32,10 +36,17 @@ def total(comm: Any, local: Array, where: Distribution) -> Any:
 def mean(comm: Any, local: Array, where: Distribution) -> Any:
     """Average all elements of the global array (collective); see `DistArray.global_mean`."""
     count = prod(where.global_shape)
-    total = _combined(
-        "global_mean", comm, where, lambda: _sum(local), sum, None, empty=not count, problem=_problem(local)
-    )
-    return _typed(total / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
+
+    def of_part() -> tuple[Any, int]:
+        scaled, exponent = _scaled(local)
+        return _sum(scaled), exponent
+
+    def together(parts: Sequence[tuple[Any, int]]) -> Any:
+        total, exponent = _added(parts, 1)
+        return times_power(np.asarray(total / count), exponent)
+
+    dtype = local.dtype if local.dtype.kind in "fc" else np.dtype(float)
+    return _combined("global_mean", comm, where, of_part, together, dtype, empty=not count, problem=_problem(local))
 
 
 def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
@@ -55,16 +66,16 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
             return _sum(np.abs(local))
         if order == np.inf:
             return np.max(np.abs(local))
-        return sum((_sum(_squares(part)) for part in _real_parts(local)), start=np.float64(0))
+        return _sum_of_squares(local)
 
     problem = _problem(local)
     dtype = np.dtype(float) if problem else np.abs(np.empty(0, local.dtype)).dtype
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
-    together: Any = np.max if order == np.inf else sum
+    together: Any = np.max if order == np.inf else sum if order == 1 else _root_of_sum
     empty = order == np.inf and not prod(where.global_shape)
     total = _combined("global_norm", comm, where, of_part, together, None, empty=empty, problem=problem, ord=order)
-    return _typed(np.sqrt(total) if order == 2 else total, dtype if dtype.kind == "f" else np.dtype(float))
+    return _typed(total, dtype if dtype.kind == "f" else np.dtype(float))
 
 
 def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
@@ -77,7 +88,7 @@ def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
     else:
         problem = _problem(local) or _problem(np.asarray(factor))
     return _combined(
-        "global_vdot", comm, where, lambda: _sum(np.conj(local) * np.asarray(factor)), sum, None, problem=problem
+        "global_vdot", comm, where, lambda: _sum_of_products(local, np.asarray(factor)), sum, None, problem=problem
     )
 
 
@@ -134,6 +145,39 @@ def _real_parts(values: Array) -> list[Array]:
 
 def _squares(values: Array) -> Array:
     return np.square(values, dtype=np.float64 if values.dtype.itemsize <= 8 else None)
+
+
+def _sum_of_squares(values: Array) -> tuple[Any, int]:
+    """Return the sum of squared moduli divided by 4**e, and e: 0 if squares of this size fit."""
+    scaled, exponent = _scaled(values)
+    return sum((_sum(_squares(part)) for part in _real_parts(scaled)), start=np.float64(0)), exponent
+
+
+def _root_of_sum(parts: Sequence[tuple[Any, int]]) -> Any:
+    total, exponent = _added(parts, 2)
+    return times_power(np.sqrt(total), exponent)
+
+
+def _added(parts: Sequence[tuple[Any, int]], power: int) -> tuple[Any, int]:
+    """Add numbers that were divided by 2**(power e); return the sum, divided likewise, and its e."""
+    most = max((exponent for total, exponent in parts if total), default=0)
+    return sum(times_power(np.asarray(total), power * (exponent - most)) for total, exponent in parts), most
+
+
+def _sum_of_products(left: Array, right: Array) -> Any:
+    (left, of_left), (right, of_right) = _scaled(left), _scaled(right)
+    return times_power(np.asarray(_sum(np.conj(left) * right)), of_left + of_right)
+
+
+def _scaled(values: Array) -> tuple[Array, int]:
+    """Return numbers divided by 2**e, and e: that of the largest one if its square could leave the type's range, else
+    0."""
+    if values.dtype.kind not in "fc":
+        return values, 0
+    exponent = exponent_of(values)
+    if abs(exponent) in (0.0, np.inf) or abs(exponent) < np.finfo(values.dtype).maxexp // 4:
+        return values, 0
+    return times_power(values, -int(exponent)), int(exponent)
 
 
 def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:

@@ -307,11 +307,16 @@ class SpectralOperators:
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)
             self._plan.runtime.preflight(fields=len(fields), lengths=self.lengths)
+            # The root of the factor, as a power of two, comes before the squares, which then fit if the energy does.
+            root = 2.0 ** int(np.frexp(self._mean_square**0.5)[1])
             energies = np.zeros(spectrum.shape)
             for field in fields:
                 values = np.asarray(field)
-                energies += np.square(values.real, dtype=float) + np.square(values.imag, dtype=float)
-        energies *= 0.5 * self._counts * self._mean_square
+                for part in (values.real, values.imag):
+                    square = np.multiply(part, root, dtype=float)
+                    square *= square
+                    energies += square
+        energies *= 0.5 * self._counts * (self._mean_square / root**2)
         return np.broadcast_to(self._square, spectrum.shape[-len(self.lengths) :]), energies
 
     def _shells(self, smallest: float) -> int:

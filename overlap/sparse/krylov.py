@@ -42,7 +42,8 @@ def cg(
 ) -> Solution:
     """Solve A x = b by conjugate gradients, A Hermitian and positive definite. Collective.
 
-    The solver computes in the common type of A, b and a complex x0.
+    The solver computes in the common type of A, b and a complex x0. A and b may be as large or as small as this type
+    allows, even if it cannot hold the squares of their entries.
 
     Parameters
     ----------
@@ -78,8 +79,8 @@ def cg(
     Raises
     ------
     InputError
-        On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, or an argument makes no
-        sense.
+        On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, x is too large or too small
+        for its type, or an argument makes no sense.
     RankError
         On all ranks: the callback, M or an operator has raised on one rank. An exception that it raises on all ranks
         is passed on unchanged.
@@ -105,13 +106,14 @@ def cg(
         x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, p = system.direction()
         q = np.empty_like(r)
-        z = np.empty_like(r) if system.scale is None else p  # an inverse diagonal is applied in passing
+        z = np.empty_like(r) if system.diagonal is None else p  # an inverse diagonal is applied in passing
         system.precondition(r, z)
         p[...] = z
         square, rho = system.dots((r, r), (r, z)).real
         residuals = [float(np.sqrt(square))]
         flat_x, flat_r, flat_q, flat_z, flat_p = (array.reshape(-1) for array in (x, r, q, z, p))
-        scale = system.scale.reshape(-1) if system.scale is not None else None
+        diagonal = system.diagonal  # whose scale the first result has determined
+        scale = None if diagonal is None else diagonal.reshape(-1)
         sums = np.zeros(2)
         while residuals[-1] > limit and len(residuals) <= most:
             system.multiply(extended, q)
@@ -228,7 +230,7 @@ def pipecg(
             system.multiply(extended, n)
             finish()
             gamma, delta, square = sums
-            if gamma < 0 and square > limit**2:  # u differs from M r by rounding errors: compute it anew
+            if gamma < 0 and square > limit * limit:  # u differs from M r by rounding errors: compute it anew
                 system.precondition(r, u)
                 gamma = system.dots((r, u))[0].real
                 _check_preconditioned(square, gamma, limit, len(residuals))
@@ -373,7 +375,7 @@ def _product(system: System, x: np.ndarray) -> np.ndarray:
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
     """Raise an error if the preconditioner is not positive definite, or a number is not finite."""
     # Near the end rounding errors may make the sign negative.
-    if not (isfinite(square) and isfinite(product)) or (product < 0 and square > limit**2):
+    if not (isfinite(square) and isfinite(product)) or (product < 0 and square > limit * limit):
         raise bad_preconditioner(square, product, iteration)
 
 

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.partition import block, length_of
+from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
 from ..freed import CollectiveContext
@@ -569,7 +570,10 @@ class Matrix(CollectiveContext):
             problem = f"expected ord to be 'fro' or inf, received {repr_of(ord)}"
         coordinator.check("a norm", problem, ord=ord if problem is None else None)
         if ord == "fro":
-            return float(np.sqrt(coordinator.sum(np.array([(np.abs(self._rows.values) ** 2).sum()], np.float64))[0]))
+            exponent = coordinator.maximum(exponent_of(self._rows.values))
+            scale = 0 if exponent == -np.inf else int(exponent)
+            square = (np.abs(times_power(self._rows.values, -scale)) ** 2).sum()
+            return float_times_power(float(np.sqrt(coordinator.sum(np.array([square], np.float64))[0])), scale)
         return coordinator.maximum(float(self.row_sums().max(initial=0.0)))
 
     def to_scipy(self) -> Any:

@@ -293,8 +293,10 @@ def minres(
             older, old = old, y
             system.precondition(y, z)
             square, product = system.dots((y, y), (y, z)).real
+            # Of the tridiagonal matrix, to which the first beta, the norm of b - A x, does not belong.
+            squares += alpha**2 + (beta**2 if last_beta else 0.0)
             last_beta, beta = beta, _norm_of(product, square, len(residuals))
-            squares += alpha**2 + last_beta**2 + beta**2
+            squares += beta**2
             # The rotation before this one, then this one, of the last column of the tridiagonal matrix.
             above, delta, corner = beyond, c * below + s * alpha, s * below - c * alpha
             beyond, below = s * beta, -c * beta

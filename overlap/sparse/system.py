@@ -4,11 +4,17 @@ The user's code (a product, a preconditioner, a callback) may raise on one rank 
 way to the next sum, and this rank must take part in all communication until then. So it goes on with the values that it
 has, and adds NaN to the sum. If a sum is NaN, all ranks synchronize and raise the error. This costs nothing while
 nothing fails. Exceptions of signal handlers are treated in the same way.
+
+Solvers compute squares of what they are given, and products of several such numbers, which can leave the range of the
+type although the solution does not. So they work on 2**-b b, 2**-a A and 2**-m M, whose solution is 2**(a - b) x. The
+exponent b brings the largest entry of the right side near 1. The exponents a and m are 0 except for operators whose
+results are so large or so small that squares could leave the range. Powers of two change no digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, isfinite
 from statistics import median
 from time import perf_counter
 from types import TracebackType
@@ -17,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
+from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..errors import InputError, RankError, RankLost
 from ..interrupts import held_signals
 from ..masks import mask_problem
@@ -61,19 +68,16 @@ class System:
     dtype : numpy.dtype
         The common type of all arguments, in which everything is computed.
     b, x, r : ndarray
-        The right side, the first x and its residual.
-    limit : float
-        The norm of a residual at which x is a solution.
+        The right side, the first x and its residual, scaled.
     stop : float
-        The norm of the recursion's residual at which to stop; larger than `limit` if `limit` cannot be reached.
+        The norm of the recursion's residual, scaled, at which to stop; larger than the tolerance if that cannot be
+        reached.
     size : int
         The number of unknowns on all ranks.
     preconditioned : bool
         Some rank has given a preconditioner.
     most : int
         The largest number of iterations.
-    scale : ndarray or None
-        The inverse diagonal, where the preconditioner is that; ones where there is none.
     """
 
     def __init__(
@@ -112,16 +116,18 @@ class System:
                 self._extended = self._matrix.lend_vector()
             else:
                 self._extended = np.zeros(b.shape, self.dtype)
+            self._own = self._extended if self._matrix is None else self._matrix.own_of(self._extended)
             self.b = self._inward(b.astype(self.dtype))
             self.x = np.zeros_like(self.b) if x0 is None else self._inward(x0.astype(self.dtype))
             self.real = self.dtype.kind == "f"
-            self._apply = self._preconditioner(M)
-            self.scale = None
+            self._A = _Operator(self._multiply, self.dtype, 4)
+            self._M = _Operator(self._preconditioner(M), self.dtype, 6)
+            self._diagonal = None
             if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
-                self.scale = np.ones_like(self.b) if M is None else M.inverse
+                self._diagonal = np.ones_like(self.b) if M is None else M.inverse
             given = [self.b.size, x0 is not None, M is not None]
             size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
-            self.preconditioned = bool(preconditioners > 0)
+            self.preconditioned = self._M.unknown = bool(preconditioners > 0)
             self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
             self.size = int(size)
             self.most = 10 * self.size if maxiter is None else int(maxiter)
@@ -231,19 +237,41 @@ class System:
         )
 
     def _begin(self) -> None:
-        """Compute the norm at which to stop, and the first residual."""
+        """Scale the system, and compute the norm at which to stop and the first residual."""
+        (of_b,) = self._exponents(self.b)
+        nothing = of_b == -inf
+        if nothing or not self._guessed:  # as scipy does, b = 0 has the solution 0, whatever the first x is
+            self.x[...] = 0
+            self._exponent = 0 if nothing else int(of_b)
+            self.b = times_power(self.b, -self._exponent)
+            self.r = self.b.copy()
+        else:
+            self._begin_with_guess(of_b)
         norm = float(np.sqrt(self.dots((self.b, self.b))[0].real))
-        nothing = norm == 0 and not self.coordinator.maximum(int(self.b.any()))
-        if not (0 < norm < np.inf or nothing):
-            raise InputError(
-                f"expected a right side whose norm can be computed in {self.dtype}, received one with {norm:g}"
-            )
-        self.limit = max(self._atol, self._rtol * norm) if norm else self._atol  # an infinite rtol is allowed
+        if not isfinite(float_times_power(norm, self._exponent)):
+            raise InputError("expected a right side whose norm can be computed in float64, received one with inf")
+        limit = self._rtol * norm if norm else 0.0  # an infinite rtol is allowed
+        self._tolerance = max(self._atol, float_times_power(limit, self._exponent))
+        limit = max(limit, float_times_power(self._atol, -self._exponent))
         # A residual below this changes no digit of x, and could underflow.
-        self.stop = max(self.limit, float(np.finfo(self.dtype).eps) ** 2 * norm)
-        if nothing:
-            self.x[...] = 0  # as scipy does, whatever the first x is
-        self.r = self.b.copy() if nothing or not self._guessed else self.residual(self.x)
+        self.stop = max(limit, float(np.finfo(self.dtype).eps) ** 2 * norm)
+
+    def _begin_with_guess(self, of_b: float) -> None:
+        """Scale by the larger one of b and A x, both of which the residual is made of."""
+        extended, own = self.direction()
+        (exponent,) = self._exponents(self.x)
+        of_x = 0 if exponent == -inf else int(exponent)
+        own[...] = times_power(self.x, -of_x)
+        product = np.empty_like(self.b)
+        self.multiply(extended, product)
+        (of_product,) = self._exponents(product)
+        # A first x that A maps to 0 says nothing of the size of A.
+        self._A.unknown = of_product == -inf
+        of_x += self._A.exponent
+        self._exponent = int(max(of_b, of_product + of_x))
+        self.b = times_power(self.b, -self._exponent)
+        self.x = times_power(self.x, self._A.exponent - self._exponent)
+        self.r = self.b - times_power(product, of_x - self._exponent)
 
     def _close(self) -> None:
         """Free the objects that were made for the solver (collective)."""
@@ -254,42 +282,59 @@ class System:
 
     def direction(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the vector that is multiplied, and its own entries."""
-        return self._extended, self._extended if self._matrix is None else self._matrix.own_of(self._extended)
+        return self._extended, self._own
+
+    @property
+    def diagonal(self) -> np.ndarray | None:
+        """Return the inverse diagonal, scaled as M, where M is that, or ones where there is no M; otherwise None."""
+        return None if self._diagonal is None else times_power(self._diagonal, -self._M.exponent)
 
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
-        """Compute out = A extended."""
-        try:
-            if self._matrix is None:
-                self._take("A @ x", self._product @ extended, out)
-            else:
-                self._multiply_watched(self._matrix, extended, out)
-            if self._shift:
-                out -= self._shift * self.direction()[1]
-        except BaseException as error:
-            self._failed(error)
-
-    def _multiply_watched(self, matrix: Matrix, extended: np.ndarray, out: np.ndarray) -> None:
-        self._watch.begin()
-        if self._watch.apart:
-            matrix.halo.exchange(extended)
-            self._watch.exchanged()
-            matrix.compute(extended, out)
-        else:
-            matrix.multiply(extended, out)
-        self._watch.end()
+        """Compute out = A extended, scaled."""
+        self._apply(self._A, self._own, out)
 
     def precondition(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r."""
+        """Compute z = M r, scaled."""
+        self._apply(self._M, r, z)
+
+    def _apply(self, operator: _Operator, x: np.ndarray, out: np.ndarray) -> None:
+        """Apply an operator, scaled; its first result determines by how much, on all ranks alike."""
         try:
-            self._apply(r, z)
+            operator.apply(x, out)
         except BaseException as error:
             self._failed(error)
+        if operator.unknown:
+            of_x, of_result = self._exponents(x, out)
+            operator.scale(of_x, of_result, out)
+
+    def _exponents(self, *arrays: np.ndarray) -> list[float]:
+        """Find the exponents of the largest numbers of arrays over all ranks; see `exponent_of`."""
+        own = np.zeros((self.coordinator.size, len(arrays)))
+        own[self.coordinator.rank] = [exponent_of(array) for array in arrays]
+        exponents: list[float] = self.sum(own.reshape(-1)).reshape(own.shape).max(axis=0).tolist()
+        return exponents
+
+    def _multiply(self, own: np.ndarray, out: np.ndarray) -> None:
+        """Compute out = (A - shift I) x; `own` are this rank's entries of the vector that is multiplied."""
+        if self._matrix is None:
+            self._take("A @ x", self._product @ own, out)
+        else:
+            self._watch.begin()
+            if self._watch.apart:
+                self._matrix.halo.exchange(self._extended)
+                self._watch.exchanged()
+                self._matrix.compute(self._extended, out)
+            else:
+                self._matrix.multiply(self._extended, out)
+            self._watch.end()
+        if self._shift:
+            out -= self._shift * own
 
     def call_back(self, x: np.ndarray | float) -> None:
-        """Call the user's callback, with x in the user's order, or with a number."""
+        """Call the user's callback, with the user's x, or with a ratio of norms of M r and b."""
         if self._callback is not None:
             try:
-                self._callback(self.outward(x) if isinstance(x, np.ndarray) else x)
+                self._callback(self._user_x(x) if isinstance(x, np.ndarray) else float_times_power(x, self._M.exponent))
             except BaseException as error:
                 self._failed(error)
 
@@ -326,7 +371,7 @@ class System:
         return finish
 
     def residual(self, x: np.ndarray) -> np.ndarray:
-        """Compute b - A x."""
+        """Compute b - A x, scaled."""
         extended, own = self.direction()
         own[...] = x
         product = np.empty_like(self.b)
@@ -337,20 +382,36 @@ class System:
         """Return a vector in the user's order."""
         return self._matrix.outward(x) if self._matrix is not None else x.copy()
 
+    def _user_x(self, x: np.ndarray) -> np.ndarray:
+        """Return x in the user's order, not scaled."""
+        return times_power(self.outward(x), self._exponent - self._A.exponent)
+
     def solution(self, x: np.ndarray, residuals: list[float], breakdown: int = 0) -> Solution:
         """Return the result, with the residual computed from x."""
         rest = self.residual(x)
         square = kernels.dot(rest.conj().reshape(-1), rest.reshape(-1)).real
         square, *times = self.sum(np.array([square, *self._watch.times()], float))
         known = self._matrix is not None and self.coordinator.size > 1
+        self._check_range(x)
         return Solution(
-            self.outward(x),
-            residuals,
-            self.limit,
-            float(np.sqrt(square)),
+            self._user_x(x),
+            [float_times_power(norm, self._exponent) for norm in residuals],
+            self._tolerance,
+            float_times_power(float(np.sqrt(square)), self._exponent),
             hidden(*times) if known else np.nan,
             breakdown,
         )
+
+    def _check_range(self, x: np.ndarray) -> None:
+        """Raise an error if the type cannot hold x."""
+        exponent, limits = self._exponent - self._A.exponent, np.finfo(self.dtype)
+        if abs(exponent) > limits.maxexp // 4:  # otherwise it can, unless A is almost singular
+            (of_x,) = self._exponents(x)
+            if not (of_x == -inf or limits.minexp < of_x + exponent <= limits.maxexp):
+                raise InputError(
+                    f"expected a solution in the range of {self.dtype}, received a system with one of about "
+                    f"2**{int(of_x + exponent)}: scale A or b"
+                )
 
     def _inward(self, x: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(self._matrix.inward(x)) if self._matrix is not None else np.asarray(x)
@@ -404,6 +465,51 @@ class System:
 
 def _copied(r: np.ndarray, z: np.ndarray) -> None:
     z[...] = r
+
+
+class _Operator:
+    """A or M, scaled by 2**-exponent: by 0 unless the exponent of its results is large.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(x, out)`` computes the result without scaling.
+    dtype : numpy.dtype
+    share : int
+        Results are scaled from this part of the type's largest exponent on.
+
+    Attributes
+    ----------
+    apply : callable
+        ``apply(x, out)`` computes the scaled result.
+    exponent : int
+    unknown : bool
+        The first result will determine the exponent.
+    """
+
+    def __init__(self, function: Callable[[np.ndarray, np.ndarray], object], dtype: np.dtype, share: int) -> None:
+        self.apply = self._function = function
+        self._share, self._most = share, np.finfo(dtype).maxexp
+        self.exponent, self.unknown = 0, True
+        self._before = 0
+
+    def scale(self, of_x: float, of_result: float, out: np.ndarray) -> None:
+        """Choose the exponent from those of a first vector and its result `out`, which is scaled."""
+        self.unknown = False
+        if of_result > -inf and abs(of_result - of_x) > self._most // self._share:
+            self.exponent = int(of_result - of_x)
+            out[...] = times_power(out, -self.exponent)
+            self.apply = self._apply_scaled
+            if abs(self.exponent) > self._most // 2:  # x takes a part, so that the result is in the range, too
+                self._before = self.exponent // 2
+
+    def _apply_scaled(self, x: np.ndarray, out: np.ndarray) -> None:
+        if self._before:
+            x *= 2.0**-self._before
+        self._function(x, out)
+        if self._before:
+            x *= 2.0**self._before
+        out *= 2.0 ** (self._before - self.exponent)
 
 
 class _Watch:
