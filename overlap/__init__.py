@@ -23,7 +23,8 @@ An indented line is a part of the folder above it: it comes below the folder's m
       load          how long a rank computes, and how long it waits
       requests      requests that slices await, and the agreement of ranks on them
       coordinator   collectives of the library: headers, deadlines, communicators
-      scheduling    one call on one rank: slots, the executor, ways to wait
+      loop          the compiled loop that runs the calls of plans
+      scheduling    one call of a slice program on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     output          fields at several times in one file

@@ -8,7 +8,6 @@ The arrays are not kept alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,21 @@ PLACES = 64  # largest number of addresses of results that a transform has made
 
 
 class BoundCall:
-    """The prepared call of a transform with certain arrays.
+    """The prepared calls of a transform with certain arrays.
 
     Attributes
     ----------
     planes : list of list of ndarray
         Inputs and outputs with joined batch axes.
-    call : callable or None
-        Makes the whole call in compiled code.
-    prepared : tuple or None
-        The arguments of pipelines, if one has been needed.
+    calls : dict
+        By what is done ("whole", "compute", "exchange"): a `PlanCall` and the addresses of its arrays.
     """
 
-    __slots__ = ("call", "planes", "prepared")
+    __slots__ = ("calls", "planes")
 
-    def __init__(self, planes: list[list[np.ndarray]], call: Callable[[], None] | None) -> None:
-        self.planes, self.call = planes, call
-        self.prepared: tuple[Any, ...] | None = None
+    def __init__(self, planes: list[list[np.ndarray]]) -> None:
+        self.planes = planes
+        self.calls: dict[str, tuple[Any, Any]] = {}
 
 
 class BoundArrays:

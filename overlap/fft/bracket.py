@@ -441,7 +441,7 @@ class BracketTransform(Pointwise):
     def plan(self) -> None:
         """Choose the settings that were left open, if that has not been done (collective)."""
         self.check_in_use()
-        if self._pipelines is None:
+        if self._kinds is None:
             self._choose(self)
 
 

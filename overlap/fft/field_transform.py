@@ -7,7 +7,6 @@ from typing import Any
 
 from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
-from .engine.buffers import ArrayReference
 from .engine.staged import StagedTransform
 from .engine.steps import AnyStep
 from .transform import Transform
@@ -16,7 +15,7 @@ from .transform import Transform
 class FieldTransform(Transform):
     """A transform of planes or fields in one direction, from real space to the spectrum or back.
 
-    The slices of the pipeline are the tasks of the staged transform, see there.
+    The slices of a call are the tasks of the staged transform, see there.
 
     Parameters
     ----------
@@ -56,13 +55,8 @@ class FieldTransform(Transform):
             self._scale = scale
             self._bound.forget()  # calls that were recorded with the old factor
             self._schedules.clear()
-            self._own_workspace = None
 
-    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[AnyStep]]:
+    def _steps_of(self, task: Any, slot: Any, arrays: Any) -> Iterable[AnyStep]:
         comms = None if self._kernels.in_any_order else self._comms
-        return self._steps(self._kernels, self._slot_of, comms, inputs, outputs)
-
-    def _steps_of(
-        self, kernels: Any, task: Any, slot: Any, arrays: Any, comms: Sequence[AsyncComm] | None
-    ) -> Iterable[AnyStep]:
-        return kernels.steps(task, slot, arrays, comms, self.scale)
+        steps: Iterable[AnyStep] = self._kernels.steps(task, slot, arrays, comms, self.scale)
+        return steps

@@ -1,11 +1,11 @@
-"""`Transform`: the base class of a plan's callables: arguments, settings, schedules, pipelines.
+"""`Transform`: the base class of a plan's callables: arguments, settings, schedules, calls.
 
-A slice of the pipeline is the data of one message. For each slice every transform lists
+A slice of a call is the data of one message. For each slice every transform lists
 
     pack; exchange; unpack
 
-or several of these, one after the other, as steps (`Transform.steps`). They are recorded as a `Schedule`, which a
-pipeline runs, with which it drains if a step fails, and by which C and T are measured.
+or several of these, one after the other, as steps (`Transform.steps`). They are recorded as a `Schedule`, which the
+compiled loop runs (`overlap.runtime.loop`): as a whole, its computing alone, or its exchanges alone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..arrays import DistArray
-from ..errors import ClosedError
+from ..errors import ClosedError, InputError
 from ..interrupts import held_signals
-from ..runtime import AsyncComm, Load, Pipeline, Runtime
+from ..runtime import AsyncComm, Load, Runtime
+from ..runtime.plan_call import CallKind, PlanCall
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
@@ -38,28 +38,11 @@ from .result_memory import ResultMemory
 
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: called on rank 0 with the progress of tuning in seconds."""
-Steps = Callable[[Sequence[ArrayReference], Sequence[ArrayReference]], Iterable[Iterable[Any]]]
-"""As `Transform.steps`."""
-
-LOCAL_NBYTES = 2**24  # size of a rank's arrays beyond which the cost of a pipeline is negligible
-SHARED_NBYTES = 2**20  # the same, if other workers can share the work
 TRIAL_FIELDS = 3
 
 
-class Key:
-    """A slice of a pipeline: its number, and its name."""
-
-    __slots__ = ("number", "part")
-
-    def __init__(self, number: int, part: Any) -> None:
-        self.number, self.part = number, part
-
-    def __str__(self) -> str:
-        return str(self.part)
-
-
 class Transform(Uncopied):
-    """Base of all transforms: arguments, settings, pipelines.
+    """Base of all transforms: arguments, settings, calls.
 
     Its *kernels* describe what is done on this rank: a `StagedTransform`, a `PlaneComposition` or a `FieldComposition`.
 
@@ -104,7 +87,7 @@ class Transform(Uncopied):
     settings: Settings
     nbytes_in_flight: int
     # Attributes that `release` clears.
-    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_make", "_memory", "_result_memory", "_own_workspace")
+    _held: tuple[str, ...] = ("_kinds", "_kernels", "_make", "_memory", "_result_memory")
 
     def __init__(
         self,
@@ -130,12 +113,11 @@ class Transform(Uncopied):
         self.planning = False  # true while arrays hold no user data
         self.refinement: Refinement | None = None  # compares, in the next calls, settings that a model has chosen
         self._released = False
-        self._pipelines: Any = None  # made for `settings`
+        self._kinds: Any = None  # kinds of calls: "whole", "compute", "exchange"; made for `settings`
         self._memory: Any = None  # memory of all slots
         self._result_memory: list[ResultMemory] | None = None  # memory of results of calls without `out`
         self._bound = BoundArrays()
         self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
-        self._own_workspace: Any = None  # on one rank: steps and scratch memory for whole calls, and their schedules
 
     def __repr__(self) -> str:
         sides = (
@@ -146,17 +128,16 @@ class Transform(Uncopied):
     # ---- what a transform may do besides -------------------------------------------------------
 
     def before(self, inputs: list[np.ndarray]) -> None:
-        """Do the work that precedes the pipeline of a call (collective)."""
+        """Do the work that precedes a call (collective)."""
 
     def can_bind(self, outputs: list[np.ndarray]) -> bool:
         """Return whether a prepared call for these outputs needs nothing but their addresses."""
         return not self._kernels.returned and targets_fit(outputs, self.outputs)
 
-    def _steps_of(
-        self, kernels: Any, task: Any, slot: Any, arrays: Any, comms: Sequence[AsyncComm] | None
-    ) -> Iterable[AnyStep]:
+    def _steps_of(self, task: Any, slot: Any, arrays: Any) -> Iterable[AnyStep]:
         """Return the steps of one slice."""
-        return kernels.steps(task, slot, arrays, comms, self.planning)
+        steps: Iterable[AnyStep] = self._kernels.steps(task, slot, arrays, self._comms, self.planning)
+        return steps
 
     # ---- what planning and tuning need ---------------------------------------------------------
 
@@ -189,77 +170,49 @@ class Transform(Uncopied):
         """Return the bytes of one slot's buffers, at least 1."""
         return max(1, sum(self._kernels.buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
 
-    # ---- settings and pipelines ----------------------------------------------------------------
+    # ---- settings and schedules ----------------------------------------------------------------
 
     def configure(self, settings: Settings, count: int | None = None) -> None:
-        """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
+        """Allocate slots and prepare calls for `settings`; by default for the whole batch."""
         self.settings, chunk = settings, settings.chunk or 1
         kernels = self._kernels = self.kernels_of(settings)
         tasks = kernels.tasks(chunk, self._entries if count is None else count, settings.late or 0.0)
         depth = max(1, min(settings.depth or 1, len(tasks)))
         slots = self._allocate(depth, kernels.buffer_lengths(chunk))
-        self._make_pipelines(tasks, [kernels.slot(*buffers) for buffers in slots])
+        self._make_kinds(tasks, [kernels.slot(*buffers) for buffers in slots])
 
-    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[AnyStep]]:
-        """Yield the steps (see `engine.steps`) of every slice of the pipeline, for located arrays."""
-        return self._steps(self._kernels, self._slot_of, self._comms, inputs, outputs)
-
-    def _steps(
-        self,
-        kernels: Any,
-        slot_of: Callable[[int], Any],
-        comms: Sequence[AsyncComm] | None,
-        inputs: Sequence[ArrayReference],
-        outputs: Sequence[ArrayReference],
-    ) -> Iterator[Iterable[AnyStep]]:
-        """Yield the steps of every slice, with some kernels and slots."""
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[AnyStep]]:
+        """Yield the steps (see `engine.steps`) of every slice of a call, for located arrays."""
+        kernels = self._kernels
         arrays = kernels.arrays(natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs))
         for number, task in enumerate(self._parts):
             late = staggered(number, len(self._slots)) if kernels.staggers else ()
-            yield chain(late, self._steps_of(kernels, task, slot_of(number), arrays, comms))
+            slot = self._slots[number % len(self._slots)]
+            yield chain(late, self._steps_of(task, slot, arrays))
 
     def scratch(self) -> list[int]:
         """Return the addresses of every worker's scratch memory."""
         addresses: list[int] = self._kernels.scratch
         return addresses
 
-    def _make_pipelines(self, parts: Sequence[Any], slots: list[Any]) -> None:
-        """Make the pipelines of the slices `parts`, on some slots."""
+    def _make_kinds(self, parts: Sequence[Any], slots: list[Any]) -> None:
+        """Make the kinds of calls of the slices `parts`, on some slots."""
         self._bound.forget()
         self._schedules.clear()
-        self._own_workspace = None
         self._parts, self._slots = parts, slots
-        self._keys = [Key(number, part) for number, part in enumerate(parts)]
         settings, depth = self.settings, len(slots)
+        limit = min(settings.in_flight or depth, depth)
 
-        def pipeline(compute: bool, exchange: bool, wait: str, only: str = "") -> Pipeline:
-            def program(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
-                return schedule.slice(key.number, addresses, compute, exchange)
+        def kind(only: str, wait: str, computes: bool = True, exchanges: bool = True) -> CallKind:
+            agreed = {"slices": len(parts), "depth": depth, "wait": wait, "in_flight": limit, "polls": settings.polls}
+            name = only + self.known_as  # the ranks compare it
+            return CallKind(self.runtime.threads, name, agreed, wait, limit, computes, exchanges)
 
-            def skeleton(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
-                return schedule.slice(key.number, addresses, False, exchange)
-
-            program.__qualname__ = only + self.known_as  # the ranks compare it
-            return self.runtime.pipelined(
-                program,
-                skeleton=skeleton,
-                depth=depth,
-                wait=wait,
-                in_flight=min(settings.in_flight or depth, depth),
-                polls=settings.polls,
-                independent=True,
-            )
-
-        alone = "off" if self.runtime.workers == 1 else "poll"
-        self._pipelines = {
-            "whole": pipeline(True, True, settings.wait),
-            "compute": pipeline(True, False, alone, "only the computing of "),
-            "exchange": pipeline(False, True, "off", "only the exchanges of "),
+        self._kinds = {
+            "whole": kind("", settings.wait),
+            "compute": kind("only the computing of ", "poll", exchanges=False),
+            "exchange": kind("only the exchanges of ", "off", computes=False),
         }
-
-    def _slot_of(self, number: int) -> Any:
-        """Return the slot in which a slice of the pipeline runs."""
-        return self._slots[number % len(self._slots)]
 
     @property
     def schedule(self) -> Schedule:
@@ -269,26 +222,15 @@ class Transform(Uncopied):
 
     def _recorded(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
         """Return the schedule of calls with arrays like these; record it for the first arrays of their kind."""
-        return self._kept(self._schedules, self.steps, self.scratch, inputs, outputs)
-
-    def _kept(
-        self,
-        schedules: dict[Any, Schedule],
-        steps: Callable[..., Iterable[Iterable[Any]]],
-        scratch: Callable[[], list[int]],
-        inputs: list[np.ndarray],
-        outputs: list[np.ndarray],
-    ) -> Schedule:
-        """Return the schedule in `schedules` for arrays like these; if there is none, record it."""
         arrays = *inputs, *outputs
         kind = self.planning, kind_of(arrays)
-        schedule = schedules.get(kind)
+        schedule = self._schedules.get(kind)
         if schedule is None:
-            if len(schedules) >= KINDS:
-                del schedules[next(iter(schedules))]
+            if len(self._schedules) >= KINDS:
+                del self._schedules[next(iter(self._schedules))]
             located = stand_ins(arrays)
-            slices = steps(located[: len(inputs)], located[len(inputs) :])
-            schedule = schedules[kind] = Schedule(self._parts, slices, scratch())
+            slices = self.steps(located[: len(inputs)], located[len(inputs) :])
+            schedule = self._schedules[kind] = Schedule(self._parts, slices, self.scratch(), len(self._slots))
         return schedule
 
     def _allocate(self, depth: int, lengths: Sequence[int]) -> list[list[np.ndarray]]:
@@ -326,7 +268,8 @@ class Transform(Uncopied):
     def load(self) -> Load:
         """Return how long this rank has computed and waited in the calls since the settings were chosen."""
         self.check_in_use()
-        return self._pipelines["whole"].load if self._pipelines else Load()
+        load: Load = self._kinds["whole"].load if self._kinds else Load()
+        return load
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         """Search for the fastest settings and use them (collective).
@@ -403,20 +346,21 @@ class Transform(Uncopied):
         """Run on lists of planes that are known to fit (collective)."""
         with contiguous_targets(outputs, self.outputs) as targets:
             self.before(inputs)
-            self._pipelines[what](self._keys, *self._prepared(inputs, targets, what))
+            call, addresses = self.prepared(inputs, targets, what)
+            call.make(addresses)
 
-    def _prepared(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[Any, ...]:
-        """Return the result of `prepare`; a failure is raised on all ranks."""
+    def prepared(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[PlanCall, array[int]]:
+        """Return a call, and the addresses of its arrays; a failure is raised on all ranks (collective then)."""
         try:
-            return self.prepare(inputs, outputs)
+            return self.prepare(inputs, outputs, what)
         except Exception as error:
             return self.refuse(error, what)
 
-    def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
-        """Return the arguments of the pipelines besides their slices: a schedule, and the addresses of its arrays."""
+    def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[PlanCall, array[int]]:
+        """Return a call, and the addresses of its arrays."""
         addresses = addresses_of((*inputs, *outputs))
         addresses.extend([0] * self._kernels.returned)  # addresses of the arrays that the user's function returns
-        return self._recorded(inputs, outputs), addresses
+        return self._recorded(inputs, outputs).call(self._kinds[what]), addresses
 
     def trial_arrays(self, entries: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Make inputs (zero) and outputs of `entries` planes or fields, for `run_planes`."""
@@ -450,7 +394,7 @@ class Transform(Uncopied):
             for name in ("name", "known_as", "requested", "trials", "tuned", "refinement")
             if hasattr(self, name)
         }
-        settings, configured = self.settings, self._pipelines is not None
+        settings, configured = self.settings, self._kinds is not None
         vars(self).clear()
         vars(self).update(vars(other) | kept)
         if configured:
@@ -504,14 +448,11 @@ class Transform(Uncopied):
             and (out is not None or self._bound.comes_again(arrays, made))
         ):
             unbound = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            bound = BoundCall(unbound, self.whole_call(*unbound))
+            bound = BoundCall(unbound)
             self._bound.keep(arrays, out, bound, made)
             self._run(what, bound)
             return
-        call = self.whole_call(inputs, outputs) if what == "whole" else None
-        if call is not None:
-            call()
-        elif self.refinement is None or what != "whole":
+        if self.refinement is None or what != "whole":
             self.run_planes(inputs, outputs, what)
         else:
             self.refinement.run(lambda: self.run_planes(inputs, outputs))
@@ -526,56 +467,18 @@ class Transform(Uncopied):
         return tuple(spec.wrap(memory.empty()) for spec, memory in zip(self.outputs, self._result_memory))
 
     def _run(self, what: str, bound: BoundCall) -> None:
-        """Make a call with arrays that fit, as a whole in compiled code or by a pipeline."""
-        if bound.call is not None and what == "whole":
-            bound.call()
-            return
-        if bound.prepared is None:
+        """Make a call with arrays that fit."""
+        prepared = bound.calls.get(what)
+        if prepared is None:
             inputs, outputs = bound.planes
-            bound.prepared = self._prepared(inputs, outputs, what)
-        self._pipelines[what](self._keys, *bound.prepared)
+            prepared = bound.calls[what] = self.prepared(inputs, outputs, what)
+        call, addresses = prepared
+        call.make(addresses)
 
-    def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
-        """Return a function that makes a whole call in compiled code, or None if a pipeline is to make it."""
-        alone = self.runtime.coordinator.size == 1
-        nbytes = sum(array.nbytes for array in (*inputs, *outputs))
-        if (
-            any(array.size == 0 for array in (*inputs, *outputs))
-            or nbytes > (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES)
-            or not self.is_compiled(outputs)
-            or not (alone or (self.refinement is None and (len(self._parts) == 1 or self.settings.wait == "off")))
-        ):
-            return None
-        try:
-            schedule = self._recorded_in_own_workspace(inputs, outputs) if alone else self._recorded(inputs, outputs)
-            return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
-        except Exception:
-            if alone:
-                raise
-            return None  # a failure here on one rank only is reported to all by the pipeline's call
-
-    def _recorded_in_own_workspace(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
-        """Return a schedule with work memory of its own, because another thread's pipeline may be running."""
-        if self._own_workspace is None:
-            self._own_workspace = *self.own_workspace(), {}
-        steps, scratch, schedules = self._own_workspace
-        return self._kept(schedules, steps, lambda: scratch, inputs, outputs)
-
-    def is_compiled(self, outputs: list[np.ndarray]) -> bool:
-        """Return whether compiled code can do everything that a call with these outputs does."""
-        # Compiled code raises nothing, such as the error of a number that is too large for the wire format.
-        return not (self._kernels.calls or self._kernels.wire.rounds) and self.can_bind(outputs)
-
-    def own_workspace(self) -> tuple[Steps, list[int]]:
-        """Make work memory that no pipeline uses; return the steps in it, for one rank, and scratch addresses."""
-        kernels = self._kernels.with_own_workspace()
-        lengths = on_lines(kernels.buffer_lengths(self.settings.chunk or 1), self.exchange_dtype)
-        slot = kernels.slot(*(zeros((length,), self.exchange_dtype) for length in lengths))
-        return partial(self._steps, kernels, lambda number: slot, None), kernels.scratch
-
-    def refuse(self, problem: str | Exception, what: str = "whole") -> Any:
+    def refuse(self, problem: str | Exception, what: str = "whole") -> NoReturn:
         """Raise an error on all ranks instead of a call, an `InputError` if it is a text (collective)."""
-        self._pipelines[what]((), problem=problem)
+        kind: CallKind = self._kinds[what]
+        kind.refuse(problem if isinstance(problem, Exception) else InputError(problem))
 
     def _problem(self, arrays: tuple[Any, ...], out: Any, results: tuple[Any, ...]) -> str | None:
         """Return what is wrong with the arguments, or None."""

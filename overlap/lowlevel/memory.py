@@ -9,6 +9,8 @@ orders their writer and every reader.
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -28,11 +30,18 @@ LINE = 64  # bytes of a cache line
 INTERVAL_NS = 5_000_000  # between two calls of Python in a wait; counted in time, because a yield may take any time
 _MONOTONIC = 1  # the monotonic clock of clock_gettime
 _WORD = ir.IntType(64)
+# The number of the kernel's call `futex`, on which threads sleep until a word changes; 0: unknown.
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_FUTEX = _NUMBERS.get(platform.machine(), 0) if sys.platform == "linux" else 0
+_FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # of threads of one process
+_HALF, _LOWER_HALF = 2**32 - 1, 0 if sys.byteorder == "little" else 4
 
 # Functions of the C library: yield the processor to another process.
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 # Sleep for some microseconds.
 usleep = types.ExternalFunction("usleep", types.int32(types.int32))
+# Call the kernel.
+syscall = types.ExternalFunction("syscall", types.int64(*(types.int64,) * 7))
 # Write the time of a clock, seconds and nanoseconds, to an address.
 clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
@@ -185,6 +194,31 @@ def exchange_word(typingctx: Context, address: types.Type, value: types.Type) ->
         return builder.atomic_rmw("xchg", _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def add_word(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
+    """Add to a word; return the word that was there."""
+
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        return builder.atomic_rmw("add", _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def replace_word(typingctx: Context, address: types.Type, expected: types.Type, value: types.Type) -> Compilation:
+    """Store a word if the word that is there is the expected one; return whether it was."""
+
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        pair = builder.cmpxchg(_pointer(builder, arguments[0], _WORD), arguments[1], arguments[2], "seq_cst", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -348,6 +382,25 @@ def load_int(typingctx: Context, address: types.Type) -> Compilation:
         return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
 
     return types.int64(types.int64), codegen
+
+
+@njit
+def sleep_while(address: int, word: int) -> None:
+    """Sleep while a word, of which the lower half counts, is this one, until `wake` is called for it, or for no reason.
+
+    On systems without a futex the sleep lasts 0.2 ms.
+    """
+    if _FUTEX:
+        syscall(_FUTEX, address + _LOWER_HALF, _FUTEX_WAIT, word & _HALF, 0, 0, 0)
+    else:
+        usleep(200)
+
+
+@njit
+def wake(address: int, threads: int) -> None:
+    """Wake up to `threads` threads that sleep in `sleep_while` on the word at an address."""
+    if _FUTEX:
+        syscall(_FUTEX, address + _LOWER_HALF, _FUTEX_WAKE, threads, 0, 0, 0)
 
 
 @njit

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from threading import current_thread
 from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import BusyError, InputError, formatted, repr_of
+from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
 from ..uncopied import Uncopied
 from .coordinator.header import Header
 from .load import Load
 from .requests.learning import replayed
-from .requests.operations import Operation, Persistent, Request
+from .requests.operations import Persistent, Request
 from .requests.requests import AsyncComm
 from .scheduling.job import Job
-from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, OVER, UNFINISHED, WholeCall
 from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
 from .threads.threads import Threads
 
@@ -201,83 +199,6 @@ class Pipeline(Uncopied):
             "polls": options.polls,
             **(agree if isinstance(agree, dict) else {"agree": agree}),
         }
-
-    def whole_call(
-        self, count: int, operations: Sequence[tuple[int, Any, Operation]], rows: Callable[[], list[tuple[str, str]]]
-    ) -> WholeCall | None:
-        """Prepare a short call that is always the same, for compiled code to make.
-
-        Parameters
-        ----------
-        count : int
-            Number of slices.
-        operations : sequence of (int, object, Operation)
-            The operations to issue, see `WholeCall`.
-        rows : callable
-            Lists the steps of the call for a trace: "compute" or "communicate", and a label.
-
-        Returns
-        -------
-        WholeCall or None
-            To be passed to `make`; None if the way to wait has not been chosen yet.
-        """
-        threads = self._threads
-        alone = threads.coordinator.size == 1
-        unknown = (self._trial is not None and count > 1) or count >= threads.executor.agree_every
-        if unknown and not alone:
-            return None
-        wait = self._next_wait(count)
-        return WholeCall(
-            threads.executor,
-            threads.coordinator,
-            None if alone else Header(self._call, self._agreed(count, wait, None)),
-            operations,
-            wait,
-            (self.load, threads.load),
-            None if threads.trace is None else rows(),
-        )
-
-    def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
-        """Have compiled code make a whole call (collective).
-
-        On one rank the call touches only its own memory and the user's, so another thread may be in MPI meanwhile.
-        """
-        threads, header = self._threads, call.header
-        coordinator = threads.coordinator
-        if header is None:
-            coordinator.check_idle()
-            if execute(*arguments) == BUSY_ELSEWHERE:
-                raise BusyError(
-                    "expected threads to call a transform one at a time, received a call while another thread is in one"
-                )
-        else:
-            with self._used:
-                coordinator.check_idle()
-                if held_signals().error is not None:  # the call is made inside of another one
-                    coordinator.synchronize_here(header, None, not coordinator.nested)
-                try:
-                    if execute(*arguments) == OVER:
-                        coordinator.count_header()
-                    else:
-                        self._conclude(call, header, None)
-                except BaseException as error:
-                    # A signal handler, which runs after compiled code, has raised: other ranks may wait for this one.
-                    if call.outcome not in UNFINISHED:
-                        raise
-                    self._conclude(call, header, error)
-                    raise
-        if threads.trace is not None:
-            for span in call.spans():
-                threads.trace.add(current_thread().name, *span)
-
-    def _conclude(self, call: WholeCall, header: Header, error: BaseException | None) -> None:
-        """Conclude a call that has failed on some rank: raise all ranks' error or a signal handler's exception."""
-        with held_signals() as signals:
-            call.outcome = CONCLUDED
-            signals.keep(error)
-            self._threads.coordinator.check_header(header, None, call.numbers)
-            job, waiting = self._job([], call.wait, INLINE, (), {})
-            self._threads.run(job, waiting, INLINE, partial(call.conclude, job, waiting))
 
     def _job(
         self, keys: list[Any], wait: str, placement: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -194,8 +194,8 @@ class Runtime(Resource):
                 rendezvous=self.coordinator.rendezvous,
                 guard=guard,
             )
-            self._threads = Threads(self.coordinator, executor, 1 if problem else workers, nice, self.load)
-            self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self._threads, self._watchdog)
+            self.threads = Threads(self.coordinator, executor, 1 if problem else workers, nice, self.load)
+            self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self.threads, self._watchdog)
             self._finalizer.atexit = False
             super().__init__()
             with self.collective_section(
@@ -212,7 +212,7 @@ class Runtime(Resource):
                 self.comm = self.coordinator.wrap(comm if guard is None else guard.source(comm, self.coordinator.comm))
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.coordinator.comm) if trace is True else trace or None
-                self._threads.trace = self.trace
+                self.threads.trace = self.trace
                 self._pools.enter_context(single_threaded_pools())
         if self.coordinator.size > 1:
             self._begun()
@@ -244,7 +244,7 @@ class Runtime(Resource):
         """Let `closing`, as its last steps, end the threads and pools of this rank."""
         self.closed = True
         closing.push(self._pools)
-        closing.callback(self._threads.close)
+        closing.callback(self.threads.close)
         self._finalizer.detach()
         self.cache.clear()
 
@@ -473,7 +473,7 @@ class Runtime(Resource):
             polls or POLLS_PER_EXCHANGE,
             independent is True and self.coordinator.size == 1,
         )
-        return Pipeline(self._threads, program, buffers, skeleton, options, problem)
+        return Pipeline(self.threads, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).

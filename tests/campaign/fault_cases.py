@@ -9,7 +9,6 @@ from error_cases import SLICES, Program
 from fft2_cases import random, same_bits
 from fft2_error_cases import Boom, _sites, failing, nothing_fails
 from input_cases import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
-from local_call_cases import in_pipelines
 
 import overlap
 from overlap.fft.planning.search import choose
@@ -75,7 +74,6 @@ class Told(Program):
         return False
 
 
-@in_pipelines()  # known calls do not come to the sites: see `known_call_cases`
 def faults(comm, seed, count, wait, depth, workers, mute=False):
     """Draw kind, site, slice and ranks, the same on all; with `mute` one rank keeps its error to itself."""
     drawn = np.random.default_rng(seed)

@@ -1,12 +1,10 @@
 """Cases of `Bracket`: direct sums over modes, invariants, equal bits, errors."""
 
-from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
 import pytest
 from fft2_error_cases import grouped, nothing_fails, step_fails
-from local_call_cases import executions, in_pipelines
 
 import overlap
 
@@ -104,8 +102,8 @@ def same_bits(comm):
             part.Free()
 
 
-def whole_calls(comm):
-    """What compiled code makes in one call has a pipeline's bits, also where some ranks come by their pipeline."""
+def repeated_calls(comm):
+    """Calls with the same arrays and with others give the same bits, with any number of planes and in every way."""
     for slices, planes, nky, wait in [
         *product((1,), range(1, 9), (comm.size - 1 or 1, 5), ("off", "auto")),
         *product((1,), (1, 4), (5,), ("poll",)),
@@ -116,23 +114,17 @@ def whole_calls(comm):
         with overlap.Bracket(comm, shape, SPACING, settings={"wait": wait}) as bracket:
             bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
             mine = np.ascontiguousarray(f[:, :, bracket.rows])
-            with in_pipelines():
-                expected = np.array(bracket(mine))
+            expected = np.array(bracket(mine))
             while bracket.transform.refinement is not None:
                 bracket(mine)
             out, held = np.empty_like(expected), []
-            with executions() as ran:
-                for number in range(6):
-                    with in_pipelines() if comm.rank == 0 and number % 2 else nullcontext():
-                        assert np.array_equal(bracket(mine, out=np.empty_like(out)), expected)
-                    assert np.array_equal(bracket(mine, out=out), expected)
-                    held.append(bracket(mine))
-                assert ran.called == (mine.size > 0), (shape, wait)
+            for _ in range(3):
+                assert np.array_equal(bracket(mine, out=np.empty_like(out)), expected)
+                assert np.array_equal(bracket(mine, out=out), expected)
+                held.append(bracket(mine))
             assert all(np.array_equal(one, expected) for one in held)
             bracket.advect(np.ascontiguousarray(f[0][:, bracket.rows]))  # another field
-            with in_pipelines():
-                expected = np.array(bracket(mine, out=np.empty_like(out)))
-            assert np.array_equal(bracket(mine, out=out), expected)
+            assert np.array_equal(bracket(mine, out=out), bracket(mine, out=np.empty_like(out)))
             assert slices > 1 or not (abs(out) > 1e-12 * abs(mine).max(initial=0.0) ** 2).any()  # {f, f} vanishes
 
 
@@ -230,7 +222,6 @@ def bad_input(comm):
         bracket(good)
 
 
-@in_pipelines()  # compiled calls do not come to this site
 def failure(comm, mode):
     """A slice that fails on one rank raises on all; then the plan is usable."""
     shape = (5, 6, 5, 7)  # a pair of planes for each of three ranks
@@ -240,7 +231,11 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        with step_fails("brackets", lambda part: part.start == 1) if comm.rank == last else nothing_fails():
+        with (
+            step_fails(bracket.transform, "brackets", lambda task: task.part.start == 1)
+            if comm.rank == last
+            else nothing_fails()
+        ):
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)
         assert np.array_equal(bracket(mine), expected)

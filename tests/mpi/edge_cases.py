@@ -6,12 +6,15 @@ import threading
 import time
 import warnings
 from contextlib import contextmanager
+from itertools import count
+from unittest import mock
 
 import numpy as np
 from communicators import few_left
 from mpi4py import MPI
 
 import overlap
+from overlap.fft.transform import Transform
 from overlap.runtime.coordinator import coordinator
 
 WAITS = ("off", "block", "poll")
@@ -309,22 +312,22 @@ def too_many_runtimes(comm):
 
 @contextmanager
 def out_of_memory(number):
-    """The `number`-th pipeline made from now on does not fit into memory."""
-    original = overlap.Runtime.pipelined
-    made = 0
+    """The memory of the `number`-th pipeline or transform made from now on does not fit."""
+    made = count(1)
 
-    def pipelined(*args, **kwargs):
-        nonlocal made
-        made += 1
-        if made == number:
-            raise MemoryError("no room for a pipeline")
-        return original(*args, **kwargs)
+    def failing(original):
+        def function(*args, **kwargs):
+            if next(made) == number:
+                raise MemoryError("no room for slots")
+            return original(*args, **kwargs)
 
-    overlap.Runtime.pipelined = pipelined
-    try:
+        return function
+
+    with (
+        mock.patch.object(overlap.Runtime, "pipelined", failing(overlap.Runtime.pipelined)),
+        mock.patch.object(Transform, "_allocate", failing(Transform._allocate)),
+    ):
         yield
-    finally:
-        overlap.Runtime.pipelined = original
 
 
 def plans(comm):
@@ -352,7 +355,7 @@ def plans(comm):
             else:
                 error = outcome(make)
             if any(comm.allgather(error is not None)):
-                same_error(comm, error, overlap.RankError, "MemoryError", "no room for a pipeline")
+                same_error(comm, error, overlap.RankError, "MemoryError", "no room for slots")
                 failures += 1
             gc.collect()
             assert not _ours(), (name, number, _ours())

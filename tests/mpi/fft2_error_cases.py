@@ -16,13 +16,12 @@ from fft2_cases import (
     same_bits,
     same_everywhere,
 )
-from local_call_cases import in_pipelines
+from mpi4py import MPI
+from step_cases import added, is_exchange, labels_of, mpi_functions
 
 import overlap
-from overlap.fft.engine.schedule import Issue, Schedule
 from overlap.fft.planning.search import choose
 from overlap.fft.planning.settings import Settings
-from overlap.runtime.requests.requests import Operation
 
 # ---- bad input -------------------------------------------------------------------------------
 
@@ -255,24 +254,38 @@ def failing(kind, name, when):
         setattr(kind, name, original)
 
 
-def step_fails(label, when=lambda part: True):
-    """Let a step with this label raise once, of a slice with ``when(part)``."""
+@contextmanager
+def step_fails(transform, label, when=lambda task: True):
+    """Let a step with this label raise once, of a slice with ``when(task)``; without a label, an exchange."""
+    state = {"raised": 0}
 
-    def chosen(_, schedule, number, arrays, rows):
-        task = schedule._labels[number]
-        return label in rows.label.split(", ") and when(getattr(task, "part", task))
+    def at(task, step):
+        named = is_exchange(step) if label is None else label in labels_of(step)
+        return named and when(task)
 
-    return failing(Schedule, "_execute", chosen)
+    def fail(task):
+        if not state["raised"]:
+            state["raised"] += 1
+            raise Boom(f"{label}, {task}")
+
+    with added(transform, at, fail):
+        yield state
 
 
-def exchange_fails(transform, when):
-    """Let an exchange raise before it is issued, once, of a slice with ``when(part)``."""
+@contextmanager
+def mpi_fails(transform, number):
+    """Let MPI reject an exchange once, the one with this number in the next call."""
+    state = {"calls": 0, "raised": 0}
 
-    def chosen(_, issue, *args):
-        task = transform._parts[issue.slice]
-        return when(getattr(task, "part", task))
+    def rejected(name, real, *words):
+        state["calls"] += 1
+        if state["calls"] == number + 1:
+            state["raised"] += 1
+            return MPI.ERR_COUNT
+        return real(*words)
 
-    return failing(Issue, "operation", chosen)
+    with mpi_functions(rejected, transform):
+        yield state
 
 
 @contextmanager
@@ -283,16 +296,16 @@ def nothing_fails():
 def _sites(transform, z):
     """Places in which a transform can fail at slice `z`, as context managers by name."""
 
-    def has(part):
-        return part.start <= z < part.stop
+    def has(task):
+        return task.part.start <= z < task.part.stop
 
     if transform.runtime.comm.size == 1:
-        yield "local", lambda: step_fails("local", has), True
+        yield "local", lambda: step_fails(transform, "local", has), True
         return
     for name in ("pack", "unpack"):
-        yield name, lambda name=name: step_fails(name, has), True
-    yield "exchange", lambda: exchange_fails(transform, has), False
-    yield "MPI call", lambda: failing(Operation, "make", lambda number, *_: number == z), False
+        yield name, lambda name=name: step_fails(transform, name, has), True
+    yield "exchange", lambda: step_fails(transform, None, has), False
+    yield "MPI call", lambda: mpi_fails(transform, z), False
 
 
 def planning_again_fails(comm):
@@ -310,12 +323,9 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
-    with (
-        in_pipelines(),
-        overlap.FFT2(
-            comm, shape, dtype, layout={"order": order}, settings={"wait": mode, "depth": depth, "chunk": 1}
-        ) as plan,
-    ):
+    with overlap.FFT2(
+        comm, shape, dtype, layout={"order": order}, settings={"wait": mode, "depth": depth, "chunk": 1}
+    ) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(spectrum, truth, plan.spectrum.local_slice, comm)
@@ -331,8 +341,10 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
                     error = raised(overlap.SliceError, transform, given, out=out)
                 assert state["raised"] == (comm.rank == origin), label
                 same_everywhere(comm, (error.rank, error.slice, str(error), error.traceback_text))
-                assert error.rank == origin and "Boom" in error.summary, (label, str(error))
-                assert f"on rank {origin}" in str(error) and "_cases.py" in error.traceback_text
+                expected_text = MPI.Get_error_string(MPI.ERR_COUNT) if name == "MPI call" else "Boom"
+                assert error.rank == origin and expected_text in error.summary, (label, str(error))
+                assert f"on rank {origin}" in str(error)
+                assert name == "MPI call" or "_cases.py" in error.traceback_text
                 if exact or mode == "off":
                     assert error.slice == str(z), (label, error.slice)
                 reached.add(name)
@@ -351,7 +363,9 @@ def injected_in_chunks(comm, mode, workers=2):
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
             with (
-                step_fails("pack", lambda part: part.start <= z < part.stop) if comm.rank == origin else nothing_fails()
+                step_fails(plan.forward, "pack", lambda task: task.part.start <= z < task.part.stop)
+                if comm.rank == origin
+                else nothing_fails()
             ):
                 error = raised(overlap.SliceError, plan.forward, real)
             same_everywhere(comm, str(error))

@@ -7,7 +7,6 @@ from unittest import mock
 import numpy as np
 from fft2_cases import assert_close, random, same_bits
 from fft3_cases import small_units
-from local_call_cases import in_pipelines
 
 import overlap
 
@@ -57,7 +56,7 @@ def layouts(comm, workers=1):
         if order == "transposed":
             expected = [one.swapaxes(-1, -2) for one in expected]
         first = None
-        with mock.patch.object(fft2, "LARGE_NBYTES", 0 if large else 2**40), in_pipelines():
+        with mock.patch.object(fft2, "LARGE_NBYTES", 0 if large else 2**40):
             for wait, late in (("off", 0.0), (("poll", "block")[number % 2], 0.5)):
                 with (
                     overlap.Runtime(comm, workers=workers) as runtime,

@@ -3,7 +3,6 @@
 import time
 from contextlib import contextmanager
 from itertools import product
-from unittest import mock
 
 import numpy as np
 from fft2_cases import (
@@ -15,14 +14,12 @@ from fft2_cases import (
     same_everywhere,
     wide,
 )
-from local_call_cases import in_pipelines
+from step_cases import added, labels_of, mpi_functions
 
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import schedule, stage, staged
-from overlap.fft.engine.schedule import Schedule
-from overlap.runtime.requests.requests import Operation
+from overlap.fft.engine import stage, staged
 
 AXES = (-3, -2, -1)
 
@@ -187,7 +184,6 @@ def _drawn(
 
 
 @small_units()
-@in_pipelines()
 def every_step(comm, shape, dtype, grid):
     """What each stage leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
@@ -197,19 +193,18 @@ def every_step(comm, shape, dtype, grid):
     ) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
             way = transform._kernels
-            seen, arrays, execute, arrays_of = [], [], Schedule._execute, way.arrays
+            seen, arrays, arrays_of = [], [], way.arrays
 
-            def executed(schedule, number, address, rows, seen=seen, arrays=arrays, execute=execute):
-                if rows.label == "complete" and not seen:  # before that is made, which may be in the same memory
+            def complete(task, seen=seen, arrays=arrays):
+                if not seen:  # before the result is made, which may be in the same memory
                     seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
-                execute(schedule, number, address, rows)
 
             def watched(*args, arrays_of=arrays_of, arrays=arrays):
                 arrays[:] = arrays_of(*args)
                 return list(arrays)
 
             way.arrays = watched
-            with mock.patch.object(Schedule, "_execute", executed):
+            with added(transform, lambda task, step: "complete" in labels_of(step), complete):
                 transform(np.array(given[transform.inputs[0].local_slice]))
             del way.arrays
             if not seen:  # nothing had to wait
@@ -398,7 +393,6 @@ def delays(comm, shape, dtype, grid, mode, late):
     """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
-    original = schedule.execute_rows
     with overlap.FFT3(
         comm, shape, dtype, layout={"grid": grid}, settings={"wait": "off", "effort": "estimate"}
     ) as plan:
@@ -406,10 +400,9 @@ def delays(comm, shape, dtype, grid, mode, late):
         truth = plan.forward(real)
         back = plan.backward(truth)
 
-    def slow(*args):
+    def slow(task):
         if rng.random() < 0.3:
             time.sleep(0.003 * rng.random())
-        return original(*args)
 
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
@@ -424,18 +417,20 @@ def delays(comm, shape, dtype, grid, mode, late):
                     assert any(task.kind == "late" for task in transform._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth), (plan.backward, truth, back)):
                     issued = []
-                    schedule.execute_rows = slow
-                    make = Operation.make
-                    Operation.make = lambda self, blocking: (issued.append(self.comm), make(self, blocking))
-                    try:
+
+                    def issue(name, real, *words, issued=issued):
+                        issued.append(words[8])
+                        return real(*words)
+
+                    with (
+                        added(transform, lambda task, step: {"pack", "unpack"} & labels_of(step), slow),
+                        mpi_functions(issue, transform),
+                    ):
                         result = transform(given)
-                    finally:
-                        schedule.execute_rows = original
-                        Operation.make = make
                     assert same_bits(result, expected)
                     comms, stages = transform._comms, transform._kernels.stages
                     assert issued == [
-                        comms[stages[task.stage].dimension]
+                        comms[stages[task.stage].dimension].word[0] % 2**64
                         for task in transform._parts
                         if stages[task.stage].dimension is not None and task.kind != "turn"
                     ]

@@ -1,23 +1,21 @@
 """What `test_fft3` runs on every rank: bad input, and a failure at every site."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import product
 
 import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
-from fft2_error_cases import failing, grouped, nothing_fails, step_fails
+from fft2_error_cases import grouped, nothing_fails, step_fails
 from fft3_cases import assert_close, forward_truth, small_units
-from local_call_cases import in_pipelines
+from mpi4py import MPI
+from step_cases import mpi_functions
 
 import overlap
-from overlap.fft.engine.schedule import Issue, Schedule
-from overlap.runtime.requests.requests import Operation
 
 # ---- errors ----------------------------------------------------------------------------------
 
 
 @small_units()
-@in_pipelines()  # known calls do not come to these sites: see `known_call_cases`
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, stage and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
@@ -56,7 +54,8 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
                 same_everywhere(comm, error and (error.rank, error.slice, str(error)))
                 assert (error is not None) == bool(failed), label
                 if failed:
-                    assert error.rank == origin and "Boom" in error.summary, (label, str(error))
+                    expected_text = MPI.Get_error_string(MPI.ERR_COUNT) if site == "MPI" else "Boom"
+                    assert error.rank == origin and expected_text in error.summary, (label, str(error))
                     reached.add((site, stage))
                 assert same_bits(transform(given, out=out), expected), label
             assert len(reached) >= 4 * stages, reached
@@ -65,28 +64,34 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
             assert was_late == ({"set aside", "unpack late"} <= {site for site, _ in reached})
 
 
+@contextmanager
+def _mpi_fails(transform, stage):
+    """Let MPI reject an exchange of a stage once, not the first one."""
+    state = {"calls": 0, "seen": set(), "raised": 0}
+    comms = {id(transform._comms[one.dimension]) for one in transform._kernels.stages if one.dimension is not None}
+
+    def rejected(name, real, *words):
+        state["calls"] += 1
+        state["seen"].add(words[8])
+        if not state["raised"] and state["calls"] > 1 and len(state["seen"]) >= min(stage + 1, len(comms)):
+            state["raised"] += 1
+            return MPI.ERR_COUNT
+        return real(*words)
+
+    with mpi_functions(rejected, transform):
+        yield state
+
+
 def _failing(transform, site, stage):
     """Make the task in the middle of a stage fail at some site, once."""
     tasks = [task for task in transform._parts if task.stage == stage and task.kind == "units"]
-
-    def middle(_, schedule, number, arrays, rows):
-        return site in rows.label.split(", ") and schedule._labels[number] is tasks[len(tasks) // 2]
-
-    if site == "exchange":
-        last = tasks[len(tasks) // 2 :]
-        return failing(Issue, "operation", lambda _, issue, *args: transform._parts[issue.slice] in last)
     if site == "MPI":
-        comms = {id(transform._comms[one.dimension]) for one in transform._kernels.stages if one.dimension is not None}
-        state = {"seen": set()}
-
-        def when(number, operation, *_):
-            state["seen"].add(id(operation.comm))
-            return number >= 1 and len(state["seen"]) >= min(stage + 1, len(comms))
-
-        return failing(Operation, "make", when)
+        return _mpi_fails(transform, stage)
+    if site == "exchange":
+        return step_fails(transform, None, lambda task: task in tasks[len(tasks) // 2 :])
     if site in ("complete", "set aside", "unpack late"):
-        return step_fails(site)
-    return failing(Schedule, "_execute", middle)
+        return step_fails(transform, site)
+    return step_fails(transform, site, lambda task: task is tasks[len(tasks) // 2])
 
 
 BAD_ARGUMENTS = (

@@ -263,7 +263,7 @@ SUBJECTS = (
         close=lambda lab, one: lab.owner_of(one).close(),
         words=("runtime", "Runtime"),
         use=("__call__",),
-        internal={"known": OF_LAYERS, "make": OF_LAYERS, "whole_call": OF_LAYERS},
+        internal={"known": OF_LAYERS},
         calls={
             "__call__": Call(
                 lambda lab, one: {"slices": range(SLICES), "args": (lab.out,)},

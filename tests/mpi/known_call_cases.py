@@ -1,28 +1,23 @@
-"""What the tests of plans run on several ranks: short calls, which compiled code makes as a whole."""
+"""What the tests of plans run on several ranks: calls that are made again, and that fail in MPI."""
 
-import ctypes
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import product
 from unittest import mock
 
 import numpy as np
 from error_cases import check_slice_error, raised, same_message
 from fft2_cases import random, same_bits
-from local_call_cases import executions, in_pipelines
 from mpi4py import MPI
+from step_cases import mpi_functions
 
 import overlap
-from overlap.lowlevel.mpi import mpi_function
-from overlap.runtime.scheduling import whole_call
 
-WAITS = ("off", "poll")
+WAITS = ("off", "block", "poll")
 ONE = {"depth": 1, "chunk": 1000, "in_flight": 1, "effort": "estimate"}  # one slice
 
 
 def known_calls_give_the_same_bits(comm, every=1):
-    """As a pipeline's call of the same arrays, also where some ranks come to it through their pipeline; `every` so many
-    plans.
-    """
+    """As the first call, with results that are held or not, in every way; of `every` so many plans."""
     rng = np.random.default_rng(12 + comm.rank)
     cases = [
         (overlap.FFT2, shape, {"order": order})
@@ -42,62 +37,35 @@ def known_calls_give_the_same_bits(comm, every=1):
             spectrum = np.array(plan.forward(u))
             back = np.array(plan.backward(spectrum))
             for transform, given, expected in ((plan.forward, u, spectrum), (plan.backward, spectrum, back)):
-                single = len(transform._parts) == 1 or wait == "off"
                 out, calls = np.empty_like(expected), transform.load.calls
-                with executions() as ran:
-                    for number in range(6):
-                        if number % 2 and comm.rank == 0:
-                            with in_pipelines():  # the others have whole calls, this rank has not
-                                assert same_bits(transform(given, out=np.empty_like(expected)), expected)
-                        else:
-                            assert same_bits(transform(given, out=out), expected)
-                        held = transform(given)
-                        assert same_bits(held, expected) and same_bits(transform(given), expected)
-                        assert same_bits(held, expected)
-                    assert ran.called == (single and 0 not in (given.size, expected.size)), (shape, wait)
-                assert transform.load.calls == calls + 18
-
-
-@contextmanager
-def refused(name, code, begun):
-    """Meanwhile calls that are recorded find a function of MPI that answers with an error, having begun or not."""
-    words = 10 if name.startswith("I") else 9
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words)
-    real = kind(mpi_function(name))
-    function = kind(lambda *given: real(*given) * 0 + code if begun else code)
-    address = ctypes.cast(function, ctypes.c_void_p).value
-
-    def found(asked):
-        return address if asked == name else mpi_function(asked)
-
-    with mock.patch.object(whole_call, "mpi_function", found):
-        yield
-
-
-def runs():
-    """Meanwhile the mock that is given counts the whole calls that compiled code has left."""
-    return mock.patch.object(whole_call.WholeCall, "conclude", autospec=True, side_effect=whole_call.WholeCall.conclude)
+                for _ in range(4):
+                    assert same_bits(transform(given, out=out), expected)
+                    held = transform(given)
+                    assert same_bits(held, expected) and same_bits(transform(given), expected)
+                    assert same_bits(held, expected)
+                assert transform.load.calls == calls + 12
 
 
 def known_calls_that_fail(comm):
     """An operation that MPI refuses on one rank, begun or not: one error on all, and the next call is right."""
-    for wait, rank, (code, begun) in product(
-        WAITS, {0, comm.size - 1}, ((MPI.ERR_COUNT, False), (MPI.ERR_OTHER, True))
+    for wait, rank, (code, begun), chunk in product(
+        WAITS, {0, comm.size - 1}, ((MPI.ERR_COUNT, False), (MPI.ERR_OTHER, True)), (1, 1000)
     ):
         if wait == "poll" and begun:
             continue  # nobody would wait for it
-        with overlap.FFT2(comm, (1, 12, 10), settings={"wait": wait, **ONE}) as plan:
+
+        def refused(name, real, *words, code=code, begun=begun):
+            return real(*words) * 0 + code if begun else code
+
+        settings = {"wait": wait, **ONE, "chunk": chunk, "depth": 2}
+        with overlap.FFT2(comm, (5, 12, 10), settings=settings) as plan:
             u = random(np.random.default_rng(comm.rank), plan.real.shape, "c16")
-            with in_pipelines():
-                expected = np.array(plan.forward(u))
+            expected = np.array(plan.forward(u))
             out = np.empty_like(expected)
-            name = "Alltoallv" if wait == "off" else "Ialltoallv"
-            with refused(name, code, begun) if comm.rank == rank else nullcontext(), runs() as ran:
+            with mpi_functions(refused, plan.forward) if comm.rank == rank else nullcontext():
                 for _ in range(2):
                     caught = raised(overlap.SliceError, plan.forward, u, out=out)
-                    assert ran.called
                     check_slice_error(comm, caught, rank, plan.forward._parts[0], MPI.Exception)
-            plan.forward.configure(plan.forward.settings)
             for _ in range(2):
                 assert same_bits(plan.forward(u, out=out), expected)
 
@@ -121,9 +89,7 @@ def different_known_calls(comm, compared=True):
             caught = raised(overlap.InputError, plans[which].forward, u, out=out)
             assert all(f"FFT2 (1, {n}, {n})" in str(caught) for n in (8, 12))
         else:
-            with runs() as ran:
-                caught = raised(overlap.SliceError, plans[which].forward, u, out=out)
-                assert ran.called
+            caught = raised(overlap.SliceError, plans[which].forward, u, out=out)
         same_message(comm, caught)
         u, out = arrays[0]
         for _ in range(2):

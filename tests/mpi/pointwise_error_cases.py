@@ -5,12 +5,11 @@ from itertools import product
 
 import numpy as np
 from fft2_cases import assert_close, forward_truth, raised, random, same_bits, same_everywhere
-from fft2_error_cases import Boom, failing, nothing_fails
+from fft2_error_cases import Boom, failing, nothing_fails, step_fails
 from pointwise_cases import local, spectra
 
 import overlap
 from overlap.compiled import njit
-from overlap.fft.engine.schedule import Issue, Schedule
 from overlap.fft.pointwise import Pointwise
 
 # ---- what would give wrong numbers -----------------------------------------------------------
@@ -264,15 +263,7 @@ def injected(comm, mode, dealias="3/2"):
 
 def _failing(transform, label, which):
     """Let a step of one slice of a transform fail, once; without a label its exchange."""
-    known = list(transform._schedules.values())
-
-    def step(_, schedule, number, arrays, rows):
-        return schedule in known and number == which and label in rows.label.split(", ")
-
-    def exchange(_, issue, *args):
-        return issue.slice == which and any(issue in steps for schedule in known for steps in schedule._slices)
-
-    return failing(Issue, "operation", exchange) if label is None else failing(Schedule, "_execute", step)
+    return step_fails(transform, label, lambda task: task is transform._parts[which])
 
 
 def making_fails_on_one_rank(comm):

@@ -97,7 +97,7 @@ def error_of_none_in_particular(comm):
             return MPI.Request.Testsome(requests)
 
         pipeline = rt.pipelined(program)
-        with patch.object(rt._threads.executor, "_host", Host(test_some=test_some)):
+        with patch.object(rt.threads.executor, "_host", Host(test_some=test_some)):
             error = raised(overlap.SliceError, pipeline, range(12))
         same_message(comm, error)
         assert error.rank == 0 and "Exception" in error.summary

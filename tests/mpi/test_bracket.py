@@ -24,8 +24,8 @@ def test_same_bits_on_any_ranks(ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_whole_calls(ranks):
-    jobs.run_job("bracket_cases:whole_calls", ranks)
+def test_repeated_calls(ranks):
+    jobs.run_job("bracket_cases:repeated_calls", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

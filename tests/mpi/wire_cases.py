@@ -23,8 +23,8 @@ from wire import Recorded, compact, recorded, recording_function
 import overlap
 from overlap import all_of, barrier, parallel, stagger, start, take_turn, wait_for_slices
 from overlap.fft.engine import fftw
+from overlap.runtime import plan_call
 from overlap.runtime.coordinator import rendezvous
-from overlap.runtime.scheduling import whole_call
 
 WAITS = ("off", "block", "poll")
 SLICES = 5
@@ -473,7 +473,7 @@ def run(comm: MPI.Intracomm, name: str) -> list[str]:
             layout["weights"] = [1 + rank for rank in range(comm.size)]
         program = partial(program, layout=layout)
     with (
-        mock.patch.object(whole_call, "mpi_function", recording_function),
+        mock.patch.object(plan_call, "mpi_function", recording_function),
         mock.patch.object(rendezvous, "on_one_node", return_value=False),  # what is told at a board is no call of MPI
     ):
         for call, result in program(own):

@@ -13,7 +13,6 @@ from overlap.fft.arguments import kinds_of
 from overlap.fft.engine.axis import Axis, axes_of
 from overlap.fft.engine.buffers import ArrayReference, Buffers
 from overlap.fft.engine.direction import Direction
-from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
@@ -23,6 +22,7 @@ from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.engine.steps import Exchange, Run
 from overlap.fft.engine.sweep import Sweep
 from overlap.fft.engine.sweep_in_place import SweepInPlace
+from overlap.lowlevel.execute import execute
 
 Y, X = 1, 2
 DTYPES = ("f4", "f8", "c8", "c16")

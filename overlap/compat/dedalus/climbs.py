@@ -12,8 +12,7 @@ while those of others grow, it uses a copy.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -24,21 +23,21 @@ from mpi4py import MPI
 from ...fft.engine.buffers import ArrayReference
 from ...fft.engine.fftw import empty
 from ...fft.engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
-from ...fft.transform import Key
 from ...lowlevel.memory import address_of
+from ...runtime.plan_call import CallKind
 from ..kept_runtimes import RUNTIMES
 from .series import Plans
 from .units import SlotMemory, Unit, UnitKind, exchanges, made_by
 
 DEPTH = 6  # slices in flight
-KEPT = 32  # climbs whose pipelines are kept
+KEPT = 32  # climbs that are kept
 
 Move = tuple[Any, int, int]
 """A field, and the numbers of its layouts before and after the move."""
 
 
 class Climb:
-    """The pipeline of a climb, for fields of given kinds, from layout to layout.
+    """The calls of a climb, for fields of given kinds, from layout to layout.
 
     Parameters
     ----------
@@ -69,45 +68,17 @@ class Climb:
         self._slots = [SlotMemory(max(unit.message_nbytes for unit, _ in parts)) for _ in range(depth)]
         scratch = max(1, *(unit.scratch_nbytes for unit, _ in parts))
         self._scratch = [empty(scratch, np.uint8) for _ in range(runtime.workers)]
-        self._keys = [Key(number, f"field {field}, {component}") for number, (field, component) in enumerate(order)]
+        self._labels = [f"field {field}, {component}" for field, component in order]
         self._schedules: dict[Any, Schedule] = {}
-        self._calls: dict[bytes, Callable[[], None] | None] = {}
-
-        def program(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
-            return schedule.slice(key.number, addresses, True, True)
-
-        def skeleton(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
-            return schedule.slice(key.number, addresses, False, True)
-
-        program.__qualname__ = type(self).__name__
-        self._pipeline = runtime.pipelined(program, skeleton=skeleton, depth=depth, independent=True)
+        agreed = {"slices": len(order), "depth": depth}
+        self._kind = CallKind(runtime.threads, type(self).__name__, agreed, "poll", depth)
 
     def run(self, buffers: Sequence[np.ndarray]) -> None:
         """Move the fields with these buffers (collective)."""
         for buffer, copy, (unit, count) in zip(buffers, self._copies, self._parts):
             if copy is not None:
                 copy[...] = buffer.view(np.uint8)[: count * unit.given_nbytes]
-        addresses = addresses_of(buffers)
-        schedule = self._recorded(buffers)
-        call = self._whole_call(schedule, addresses)
-        if call is not None:
-            call()
-        else:
-            self._pipeline(self._keys, schedule, addresses)
-
-    def _whole_call(self, schedule: Schedule, addresses: array[int]) -> Callable[[], None] | None:
-        """Return a function that makes the call in compiled code, if nothing is to be hidden, or None."""
-        if len(self._keys) > 1 and self._pipeline.wait != "off":
-            return None
-        key = addresses.tobytes()
-        call = self._calls.get(key)
-        if call is None:
-            if len(self._calls) >= KEPT:
-                self._calls.clear()
-            call = schedule.whole_call(self._pipeline, addresses)
-            if call is not None:
-                self._calls[key] = call
-        return call
+        self._recorded(buffers).call(self._kind).make(addresses_of(buffers))
 
     def _recorded(self, buffers: Sequence[np.ndarray]) -> Schedule:
         kind = kind_of(buffers)
@@ -115,10 +86,9 @@ class Climb:
         if schedule is None:
             if len(self._schedules) >= KINDS:
                 self._schedules.clear()
-                self._calls.clear()
             slices = self._steps(stand_ins(buffers))
             scratch = [address_of(memory) for memory in self._scratch]
-            schedule = self._schedules[kind] = Schedule(self._keys, slices, scratch)
+            schedule = self._schedules[kind] = Schedule(self._labels, slices, scratch, len(self._slots))
         return schedule
 
     def _steps(self, located: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:

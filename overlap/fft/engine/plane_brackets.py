@@ -21,11 +21,11 @@ from numba import carray, types
 
 from ...arrays import AxisSwap, chunks, length_of, stages
 from ...compiled import CFunction
+from ...lowlevel.execute import execute
 from ...lowlevel.memory import address_of, pointer
 from ...runtime import worker_index
 from .buffers import ArrayReference
 from .direction import Direction
-from .execute import execute
 from .fftw import ALIGNMENT
 from .lines import LineTransform
 from .plane_composition import ONE, PlaneComposition, SlotBuffers

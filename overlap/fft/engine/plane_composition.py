@@ -10,7 +10,6 @@ and if it is received in the user's output, nothing is unpacked. A rank's own pi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 
 import numpy as np
 
@@ -104,12 +103,6 @@ class PlaneComposition:
     def scratch(self) -> list[int]:
         """Return the addresses of every worker's scratch memory."""
         return [address_of(memory) for memory in self._scratch]
-
-    def with_own_workspace(self) -> PlaneComposition:
-        """Return the same with scratch memory of its own, for one worker."""
-        twin = copy(self)
-        twin._allocate(self._scratch[0].nbytes, 1)
-        return twin
 
     def messages(self, count: int) -> tuple[Message, Message]:
         """Return the messages of `count` slices, to real space and back."""

@@ -2,7 +2,7 @@
 
 A `View` describes an array without its address: shape, strides, type, and its offset from the start of a base. Bases (a
 source, a target, a message, scratch memory, ...) are passed as addresses when a program is executed
-(`execute.execute`). So a program serves every field, slot and worker.
+(`lowlevel.execute`). So a program serves every field, slot and worker.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ import numpy as np
 
 from ...lowlevel import copy_table
 from ...lowlevel.copy_table import bits_of, box_lines, converting, instruction, strides_of
-from .execute import ADD, CALL, REPEAT, ZERO
+from ...lowlevel.execute import ADD, CALL, REPEAT, ZERO
+from ...runtime.loop.words import ASIDE as ASIDE  # numbers of the bases, imported from here by other modules
+from ...runtime.loop.words import BASES as BASES
+from ...runtime.loop.words import RECEIVE as RECEIVE
+from ...runtime.loop.words import SCRATCH as SCRATCH
+from ...runtime.loop.words import SEND as SEND
+from ...runtime.loop.words import SOURCE as SOURCE
+from ...runtime.loop.words import TARGET as TARGET
 from .fftw import REQUIRED_ALIGNMENT
 from .lines import LineTransform
 
 GAP_NBYTES = 96  # between lines in scratch memory
-BASES = 6
-SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # numbers of the bases
 
 
 @dataclass(frozen=True)

@@ -1,162 +1,89 @@
-"""`Schedule`: the steps of all slices of a plan's call, as data, for arrays of one kind.
+"""`Schedule`: the steps of all slices of a plan's call, as the tables of the compiled loop, for arrays of one kind.
 
 A schedule is recorded once for each kind of arrays (strides and alignment) and serves all arrays of that kind, whose
-addresses are passed with each call. It has three uses:
-
-* `Schedule.slice` is the program of one slice for a pipeline: a generator that computes, and yields the requests that
-  the pipeline issues or waits for. Without computing it drains a rank that has failed, and measures T; without
-  exchanges it measures C;
-* `Schedule.whole_call` has compiled code make the whole call (`compiled_call`) if nothing is hidden;
-* `str` prints it.
+addresses are passed with each call: while it is recorded, each array has a placeholder address without memory, so every
+address is an offset from the beginning of array *k*. `Schedule.call` makes a call of it; `str` prints it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import partial
-from types import coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...lowlevel.copy_table import WIDTH
-from ...lowlevel.memory import address_of
-from ...lowlevel.mpi import handle_of, memory_at
-from ...runtime import parallel, worker_index
-from ...runtime.requests.operations import label_of
-from ...runtime.requests.requests import WaitForSlices
-from ...runtime.scheduling.whole_call import WholeCall
+from ...lowlevel.memory import address_of, line_zeros
+from ...lowlevel.mpi import handle_of
+from ...runtime.loop import words as w
+from ...runtime.plan_call import CallKind, PlanCall
+from ...runtime.requests.requests import TakeTurn, WaitForSlices
 from .buffers import ArrayReference
-from .compiled_call import (
-    BASE,
-    EXCHANGE,
-    EXCHANGE_WORDS,
-    FIXED,
-    NO_EXCHANGE,
-    PROGRAM,
-    ROW_WORDS,
-    STOP,
-    execute_call,
-    execute_rows,
-)
 from .fftw import REQUIRED_ALIGNMENT
-from .program import BASES, RECEIVE, SEND
+from .message import Message
 from .steps import Call, Exchange, Run, Split
-
-if TYPE_CHECKING:
-    from ...runtime.pipeline import Pipeline
-    from ...runtime.requests.operations import Operation, Request
 
 KINDS = 8  # kinds of arrays whose schedules are kept
 _FAR = 48  # bits of an address; placeholder addresses begin beyond
 
 
-class ScheduleRows:
-    """Consecutive computing rows of a schedule."""
-
-    __slots__ = ("first", "label", "stop")
-
-    def __init__(self, row: int, label: str) -> None:
-        self.first, self.stop, self.label = row, row + 1, label
-
-    def __str__(self) -> str:
-        return self.label
-
-    def append(self, label: str) -> None:
-        """Add the next row."""
-        self.stop += 1
-        if label not in self.label.split(", "):
-            self.label += f", {label}"
-
-
-class Parts(list[ScheduleRows]):
-    """Rows that several workers share."""
-
-    def __str__(self) -> str:
-        return f"{self[0].label} in {len(self)} parts, on all workers"
-
-
-class Issue:
-    """An exchange of a slice; the call's arrays, by number, from which it sends and into which it receives, or None."""
-
-    __slots__ = ("_fixed", "exchange", "receive", "send", "slice")
-
-    def __init__(self, number: int, exchange: Exchange) -> None:
-        self.slice, self.exchange = number, exchange
-        self.send, self.receive = (_number_of(side.address) for side in (exchange.send, exchange.receive))
-        self._fixed = exchange.operation() if self.send is None and self.receive is None else None
-
-    def __str__(self) -> str:
-        return f"Alltoallv on communicator {self.exchange.comm.number}"
-
-    def operation(self, addresses: array[int]) -> Operation:
-        """Make the operation for arrays at these addresses."""
-        if self._fixed is not None:
-            return self._fixed
-        buffers = []
-        for side, number in ((self.exchange.send, self.send), (self.exchange.receive, self.receive)):
-            if number is not None:
-                address = side.address - stand_in(number) + addresses[number]
-                buffers.append(memory_at(address, side.array.nbytes))
-            else:
-                buffers.append(None)
-        return self.exchange.operation(*buffers)
-
-
 class _Recording:
-    """The parts of a schedule while it is recorded.
+    """What a schedule's tables are made of.
 
     Attributes
     ----------
-    slices : list of list
-        For every slice, the items that Python code handles.
     codes : list of ndarray
         The programs, each once.
-    rows : list of ndarray
-    slice_of : list of int
+    rows, exchange_words : list of sequence of int
+    row_slices : list of int
         The slice of every row.
-    exchanges : dict
-        Row -> exchange.
+    functions : list of (callable, int)
+        The Python functions, each with its slice.
+    exchanges : list of (Exchange, int)
+        The same of exchanges.
+    slices : list of list
+        For every slice, its items and their descriptions.
     """
 
     def __init__(self, slices: Iterable[Iterable[Any]]) -> None:
         self.codes: list[np.ndarray] = []
-        self.rows: list[np.ndarray] = []
-        self.slice_of: list[int] = []
-        self.exchanges: dict[int, Issue] = {}
+        self.rows: list[Sequence[int]] = []
+        self.row_slices: list[int] = []
+        self.functions: list[tuple[Callable[[Any], None], int]] = []
+        self.exchanges: list[tuple[Exchange, int]] = []
+        self.exchange_words: list[Sequence[int]] = []
+        self.kept: list[Any] = []  # what the words refer to
         self._starts: dict[int, int] = {}  # start of every program in the code, by its `id`
         self._begun = 0
-        self.slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
+        self._arguments: dict[int, list[int]] = {}  # words of every message, by its `id`
+        self.slices = [
+            [item for step in steps for item in self._items(number, step)] + [((w.END, number, 0), "")]
+            for number, steps in enumerate(slices)
+        ]
 
-    def _listed(self, number: int, steps: Iterable[Any]) -> list[Any]:
-        """Record a slice; return the items that Python code handles."""
-        listed: list[Any] = []
-        for step in steps:
-            if isinstance(step, Run):
-                if not len(step.code):
-                    continue
-                row = self._row(number, step)
-                if listed and type(listed[-1]) is ScheduleRows:
-                    listed[-1].append(step.label)
-                else:
-                    listed.append(ScheduleRows(row, step.label))
-            elif isinstance(step, Split):
-                parts = Parts(
-                    ScheduleRows(self._row(number, part), part.label) for part in step.parts if len(part.code)
-                )
-                if parts:
-                    listed.append(parts)
-            elif isinstance(step, Exchange):
-                issue = Issue(number, step)
-                bases = [0] * BASES
-                bases[SEND], bases[RECEIVE] = step.send.address, step.receive.address
-                self._add(bases, number)[EXCHANGE] = len(self.exchanges)
-                self.exchanges[len(self.rows) - 1] = issue
-                listed.append(issue)
-            else:
-                listed.append(step)
-        return listed
+    def _items(self, number: int, step: Any) -> list[tuple[tuple[int, int, int], str]]:
+        """Record a step of a slice; return its items, with descriptions."""
+        if isinstance(step, Run):
+            return [((w.RUN, self._row(number, step), 0), step.label)] if len(step.code) else []
+        if isinstance(step, Split):
+            rows = [self._row(number, part) for part in step.parts if len(part.code)]
+            if not rows:
+                return []
+            return [((w.SPLIT, rows[0], rows[-1] + 1), f"{step.parts[0].label} in {len(rows)} parts, on all workers")]
+        if isinstance(step, Exchange):
+            self.exchanges.append((step, number))
+            self.exchange_words.append(
+                [*_located(step.send.address), *_located(step.receive.address), *self._message(step.message, step.comm)]
+            )
+            return [((w.EXCHANGE, len(self.exchanges) - 1, 0), f"Alltoallv on communicator {step.comm.number}")]
+        if isinstance(step, Call):
+            self.functions.append((step.function, number))
+            return [((w.CALL, len(self.functions) - 1, 0), step.label)]
+        if isinstance(step, WaitForSlices):
+            return [((w.WAIT, step.start, step.stop), str(step))]
+        assert isinstance(step, TakeTurn)
+        return [((w.TURN, 0, 0), str(step))]
 
     def _row(self, number: int, run: Run) -> int:
         code = run.code
@@ -165,20 +92,27 @@ class _Recording:
             start = self._starts[id(code)] = self._begun
             self.codes.append(code)
             self._begun += len(code)
-        row = self._add(run.bases, number)
-        row[PROGRAM], row[STOP] = start, start + len(code)
+        bases = [word for address in map(int, run.bases) for word in _located(address)]
+        self.rows.append([start, start + len(code), *bases])
+        self.row_slices.append(number)
         return len(self.rows) - 1
 
-    def _add(self, bases: Iterable[int], number: int) -> np.ndarray:
-        self.slice_of.append(number)
-        row = np.zeros(ROW_WORDS, np.int64)
-        row[EXCHANGE] = NO_EXCHANGE
-        for base, address in enumerate(map(int, bases)):
-            which = _number_of(address)
-            row[BASE + 2 * base] = FIXED if which is None else which
-            row[BASE + 2 * base + 1] = address - (0 if which is None else stand_in(which))
-        self.rows.append(row)
-        return row
+    def _message(self, message: Message, comm: Any) -> list[int]:
+        """Return the words of an exchange after its buffers."""
+        words = self._arguments.get(id(message))
+        if words is None:
+            own = [
+                np.array(values, np.intc)
+                for values in (
+                    message.counts_sent,
+                    message.starts_sent,
+                    message.counts_received,
+                    message.starts_received,
+                )
+            ]
+            self.kept += [own, message]
+            words = self._arguments[id(message)] = [*map(address_of, own), handle_of(message.mpi_type)]
+        return [*words, comm.word.buffer_info()[0]]
 
 
 class Schedule:
@@ -192,120 +126,80 @@ class Schedule:
         The steps of each slice (see `steps`), with `stand_ins` for the call's arrays.
     scratch : sequence of int
         Addresses of every worker's scratch memory.
+    depth : int
+        Slots.
     """
 
-    def __init__(self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int]) -> None:
-        recording = _Recording(slices)
-        self._labels, self._scratch = labels, scratch
-        self._slices, self._slice_of, self._exchanges = recording.slices, recording.slice_of, recording.exchanges
-        self._call: tuple[WholeCall, int] | None = None
-        self._code = np.concatenate([np.zeros((0, WIDTH), np.int64), *recording.codes])
-        self._table = np.array(recording.rows, np.int64).reshape(-1, ROW_WORDS)
-        self._tables = _addresses_and_lengths((self._code, self._table))
-        self._address = address_of(self._tables)
+    def __init__(
+        self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int], depth: int
+    ) -> None:
+        recording = self._recording = _Recording(slices)
+        self._labels = labels
+        self._depth = depth = max(1, min(depth, len(recording.slices)))
+        of_slots = [[item for items in recording.slices[slot::depth] for item, _ in items] for slot in range(depth)]
+        ends = np.cumsum([0, *map(len, of_slots)])
+        turns = [sum(item[w.KIND] in (w.EXCHANGE, w.TURN) for item in items) for items in of_slots]
+        visits = [slot for turn in range(max(turns, default=0)) for slot in range(depth) if turn < turns[slot]]
+        self._items = _table([item for items in of_slots for item in items], w.ITEM_WORDS)
+        self._tables = (
+            np.concatenate([np.zeros((0, WIDTH), np.int64), *recording.codes]),
+            _table(recording.rows, w.ROW_WORDS),
+            _table(recording.exchange_words, w.EXCHANGE_WORDS),
+            self._items,
+            _table(zip(ends[:-1].tolist(), ends[1:].tolist()), w.BOUND_WORDS),
+            np.array(visits, np.int64),
+            np.array(scratch, np.int64),
+        )
+        self._calls: dict[CallKind, PlanCall] = {}
 
     def __str__(self) -> str:
         lines = []
-        for label, steps in zip(self._labels, self._slices):
-            lines.append(f"{label}: " + "; ".join(map(str, steps)))
+        for label, items in zip(self._labels, self._recording.slices):
+            lines.append(f"{label}: " + "; ".join(text for _, text in items if text))
         return "\n".join(lines)
 
-    # ---- slice by slice --------------------------------------------------------------------------
-
-    @coroutine
-    def slice(self, number: int, addresses: array[int], compute: bool, exchange: bool) -> Generator[Request, Any, None]:
-        """Run one slice, with or without computing, with or without exchanges and turns.
-
-        Parameters
-        ----------
-        number : int
-        addresses : array of int
-            Addresses of the call's arrays.
-        """
-        arrays = addresses.buffer_info()[0]
-        for step in self._slices[number]:
-            kind = type(step)
-            if kind is ScheduleRows:
-                if compute:
-                    self._execute(number, arrays, step)
-            elif kind is Issue:
-                if exchange:
-                    yield step.operation(addresses)
-            elif kind is Parts:
-                if compute:
-                    yield parallel(partial(self._execute, number, arrays), step)
-            elif kind is Call:
-                if compute:
-                    step.function(addresses)
-            elif compute if kind is WaitForSlices else exchange:
-                yield step
-
-    def _execute(self, number: int, arrays: int, rows: ScheduleRows) -> None:
-        """Execute some rows of a slice, in any thread."""
-        execute_rows(self._address, rows.first, rows.stop, arrays, self._scratch[worker_index()])
-
-    # ---- all at once -----------------------------------------------------------------------------
-
-    def whole_call(self, pipeline: Pipeline, addresses: array[int]) -> Callable[[], None] | None:
-        """Return a function without arguments that makes the call in compiled code; its caller keeps the arrays alive.
-
-        Returns
-        -------
-        callable or None
-            None: the pipeline makes the call.
-        """
-        if self._call is None:
-            self._call = self._prepared(pipeline)
-            if self._call is None:
-                return None
-        call, tables = self._call
-        arguments = tables, addresses.buffer_info()[0], self._scratch[0]
-
-        def make(kept: array[int] = addresses) -> None:
-            pipeline.make(call, execute_call, arguments)
-
-        return make
-
-    def _prepared(self, pipeline: Pipeline) -> tuple[WholeCall, int] | None:
-        """Prepare the whole call; return it with the address of its tables, or None."""
-        operations = [
-            (row, self._labels[issue.slice], issue.exchange.on_scratch()) for row, issue in self._exchanges.items()
-        ]
-        call = pipeline.whole_call(len(self._slices), operations, self._spans)
+    def call(self, kind: CallKind) -> PlanCall:
+        """Return the calls of a kind with this schedule."""
+        call = self._calls.get(kind)
         if call is None:
-            return None
-        words, kept = [], []
-        for issue in self._exchanges.values():
-            exchange = issue.exchange
-            message = exchange.message
-            own = [
-                np.array(values, np.intc)
-                for values in (
-                    message.counts_sent,
-                    message.starts_sent,
-                    message.counts_received,
-                    message.starts_received,
-                )
-            ]
-            kept.append(own)
-            words.append([*map(address_of, own), handle_of(message.mpi_type), exchange.comm.word.buffer_info()[0]])
-        exchanges = np.array(words, np.uint64).reshape(-1, EXCHANGE_WORDS).view(np.int64)
-        tables = self._code, self._table, exchanges, call.mpi, call.state
-        listed = _addresses_and_lengths(tables)
-        call.kept = kept, tables, listed  # kept alive for MPI and compiled code
-        # Compiled code is loaded here, where a failure on one rank is reported to all.
-        empty = [np.zeros_like(call.state) if table is call.state else table[:0] for table in tables]
-        nothing = _addresses_and_lengths(empty)
-        execute_call(address_of(nothing), 0, 0)
-        return call, address_of(listed)
+            recording = self._recording
+            call = self._calls[kind] = PlanCall(
+                kind,
+                self._listed,
+                self._items,
+                self._depth,
+                self._labels,
+                recording.functions,
+                recording.exchanges,
+                recording.row_slices,
+            )
+        return call
 
-    def _spans(self) -> list[tuple[str, str]]:
-        """List kind and label of every row, for a trace."""
-        spans = []
-        for row, number in enumerate(self._slice_of):
-            label, issue = self._labels[number], self._exchanges.get(row)
-            spans.append(("compute", f"slice {label}") if issue is None else ("communicate", label_of(issue, label)))
-        return spans
+    def _listed(self, mpi: np.ndarray, state: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return a list of tables for a call, whose memory it keeps alive, and the slots' words."""
+        slots = line_zeros(8 * w.SLOT_WORDS * self._depth).view(np.int64).reshape(-1, w.SLOT_WORDS)
+        ended = np.zeros(len(self._recording.slices), np.int64)
+        return _Listed((*self._tables, mpi, state, slots, ended)), slots
+
+
+class _Listed:
+    """Addresses and lengths of tables, which it keeps alive."""
+
+    def __init__(self, tables: Sequence[np.ndarray]) -> None:
+        self.tables = tables
+        self.words = np.array([(address_of(table), len(table)) for table in tables], np.int64)
+
+
+def _table(rows: Iterable[Iterable[int]], width: int) -> np.ndarray:
+    """Return rows of words as a table; handles of MPI may be unsigned."""
+    words = [word % 2**64 for row in rows for word in row]
+    return np.array(words, np.uint64).view(np.int64).reshape(-1, width)
+
+
+def _located(address: int) -> tuple[int, int]:
+    """Return an address as the two words of a base."""
+    which = _number_of(address)
+    return (w.FIXED, address) if which is None else (which, address - stand_in(which))
 
 
 def stand_ins(arrays: Sequence[np.ndarray]) -> list[ArrayReference]:
@@ -335,7 +229,3 @@ def _number_of(address: int) -> int | None:
     """Return the number of the array to which a placeholder address belongs; None for a real address."""
     number = (address + (1 << _FAR - 1)) >> _FAR
     return None if number == 0 else number - 1
-
-
-def _addresses_and_lengths(tables: Sequence[np.ndarray]) -> np.ndarray:
-    return np.array([(address_of(table), len(table)) for table in tables], np.int64)

@@ -21,7 +21,6 @@ these tasks have packed, which a task without a message between the two ensures 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -288,13 +287,6 @@ class StagedTransform:
     def scratch(self) -> list[int]:
         """Return the addresses of every worker's scratch memory."""
         return [memory.address for memory in self._scratch]
-
-    def with_own_workspace(self) -> StagedTransform:
-        """Return a copy with memory of its own, for one worker."""
-        twin = copy(self)
-        twin._work = self._work.another()
-        twin._scratch = [ArrayReference(zeros(self._scratch[0].array.shape, np.uint8))]
-        return twin
 
     def steps(
         self,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...lowlevel.execute import execute
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
 from .buffers import ArrayReference
-from .execute import execute
 from .program import SCRATCH
 
 if TYPE_CHECKING:
@@ -76,12 +76,13 @@ class Exchange:
     ----------
     comm : AsyncComm
     message : Message
+        Or an object with its places, type and `exchanged`.
     send, receive : ArrayReference
         The arrays with the pieces that are sent and received.
     """
 
     comm: AsyncComm
-    message: Message
+    message: Message | Any
     send: ArrayReference
     receive: ArrayReference
 

@@ -61,9 +61,3 @@ class WorkMemory:
         memory = target.array.reshape(-1).view(np.uint8) if borrowed else self._arrays[number % 2][field % self.fields]
         array = memory[: points(shape) * dtype.itemsize].view(dtype).reshape(shape)
         return target.part(array) if borrowed else ArrayReference(array)
-
-    def another(self) -> WorkMemory:
-        """Make another instance of the same size."""
-        memory = object.__new__(WorkMemory)
-        memory.__dict__.update(self.__dict__, _arrays=[zeros(array.shape, array.dtype) for array in self._arrays])
-        return memory

@@ -3,7 +3,7 @@
 If all ranks are on one node, they have a board: memory that all of them map, with two words for each rank. A rank
 writes its word and waits until the words of all others have arrived. Each word carries the number of its round, so no
 other order between stores is needed. The rounds use the two words of a rank in turns: a rank that has entered a round
-has read all words of the round before. Compiled code uses the board, too (`overlap.fft.engine.compiled_call`).
+has read all words of the round before. Compiled code uses the board, too (`overlap.runtime.loop.ranks`).
 
 A rank that waits at the board calls MPI now and then, because messages sent to the user's code may need that to
 progress.

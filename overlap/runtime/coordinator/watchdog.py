@@ -68,7 +68,7 @@ class Watchdog:
             self._thread.join()
 
     def watch(self, call: Any) -> None:
-        """Watch a call that knows itself whether it waits: by its ``under_way()``, as that of `WholeCall`."""
+        """Watch a call that knows itself whether it waits: by its ``under_way()``, as that of `PlanCall`."""
         self._calls[:] = [reference for reference in self._calls if reference() is not None]
         self._calls.append(weakref.ref(call))
 

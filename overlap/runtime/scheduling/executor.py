@@ -88,6 +88,7 @@ class Executor:
         self.lock = RLock()  # the lock of the job that runs
         self._host, self.rendezvous, self._guard = host, rendezvous, guard
         self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
+        self._kept: list[object] = []  # calls with such requests
         self._exhausted: str | None = None  # why no job can be run any more
         self._job: Any = None
         self._waiting: Any = None
@@ -141,6 +142,10 @@ class Executor:
             return self._outcome(problem)
         finally:
             self._forget(job)
+
+    def keep(self, call: object) -> None:
+        """Keep a call alive that a lost rank has ended: MPI may still read and write its memory."""
+        self._kept.append(call)
 
     def _begin(self, job: Job, waiting: Waiting, agreements: Agreements) -> bool:
         """Begin a job; return False if no job can run any more."""

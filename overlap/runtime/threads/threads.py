@@ -18,6 +18,7 @@ from ...interrupts import held_signals
 from ..coordinator.watchdog import abort_on
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
+from .crew import Crew
 from .placement import COMMUNICATOR_THREAD, INLINE, INLINE_WITH_WORKERS
 from .priority import set_exact_timers, take_short_slices
 from .workers import Workers
@@ -50,6 +51,8 @@ class Threads:
     Attributes
     ----------
     trace : Trace or None
+    crew : Crew
+        The threads that compute in the calls of plans.
     """
 
     trace: Trace | None = None
@@ -58,6 +61,7 @@ class Threads:
         self.coordinator, self.executor = coordinator, executor
         self.workers, self.load = workers, load
         self._nice = nice
+        self.crew = Crew(workers, nice)
         self._jobs: SimpleQueue[tuple[Job, Waiting, list[Any], WakeEvent] | None] = SimpleQueue()
         self._core_tokens = CoreTokens(workers)
         self._thread: threading.Thread | None = None
@@ -142,12 +146,14 @@ class Threads:
 
     def stop(self) -> None:
         """Have the threads end, without waiting for them. No job may be running."""
+        self.crew.end()
         self._jobs.put(None)
         for workers in filter(None, (self._pool, self._helpers)):
             workers.end()
 
     def close(self) -> None:
         """Stop the threads and join them."""
+        self.crew.close()
         if self._pool is not None and self._thread is not None:
             self._jobs.put(None)
             self._thread.join()

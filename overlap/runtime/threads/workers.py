@@ -51,11 +51,16 @@ class Workers(ReadySteps):
         self._threads = []
 
     def _run(self, index: int, nice: int) -> None:
-        here.index = index
-        be_nice(nice)
-        # OpenMP keeps a thread count for each thread; this one is lost when the thread ends.
-        threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
+        begin_worker(index, nice)
         self.work()
+
+
+def begin_worker(index: int, nice: int) -> None:
+    """Make the calling thread a worker, with its `worker_index` and a nice value added to its own."""
+    here.index = index
+    be_nice(nice)
+    # OpenMP keeps a thread count for each thread; this one is lost when the thread ends.
+    threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
 
 
 # Thread pools of libraries (BLAS, OpenMP, FFTW through pyfftw) are process-wide, so the limit is

@@ -1,15 +1,15 @@
 """The compiled loop that executes a `CompiledProgram`, without the GIL.
 
-A program is an array of instructions, one per row (see `program`, which writes them): rows of copies, as in
-`lowlevel.copy_table`, and others of the same form. Addresses are those of the bases plus offsets, so one program serves
+A program is an array of instructions, one per row (see `fft.engine.program`, which writes them): rows of copies, as in
+`copy_table`, and others of the same form. Addresses are those of the bases plus offsets, so one program serves
 all arrays of one shape and strides. The loop does not know the bounds of arrays; they are checked when a program is
 written.
 """
 
 import numpy as np
 
-from ...compiled import njit
-from ...lowlevel.copy_table import (
+from ..compiled import njit
+from .copy_table import (
     ELEMENT,
     LENGTHS,
     OPERATION,
@@ -25,7 +25,7 @@ from ...lowlevel.copy_table import (
     TARGET_STRIDES,
     copied,
 )
-from ...lowlevel.memory import call_function, clear, load, store
+from .memory import call_function, clear, load, store
 
 ZERO, ADD, CALL, REPEAT = range(OTHERS, OTHERS + 4)
 FUNCTION, ARGUMENT = 7, 8  # columns of a call: ``function(argument, source, target)``

@@ -1,0 +1,1 @@
+"""The compiled loop that runs the calls of plans."""
