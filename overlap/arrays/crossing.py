@@ -90,13 +90,22 @@ class Crossing:
             A finite number is too large for a single; `overflow` records this.
         """
         source = _aligned(source)
-        table = self._table(
-            (source.strides, entries),
-            lambda: self._pairs(_parts(source, self._sent), address_of(source), send.dtype, entries, SEND, overflow),
-        )
-        _execute(table, [source], [send, receive])
+        _execute(self.packing(source, send.dtype, entries, overflow), [source], [send, receive])
         if overflow is not None:
             overflow.check()
+
+    def packing(
+        self, source: np.ndarray, dtype: np.dtype[Any], entries: int = 1, overflow: Overflow | None = None
+    ) -> CopyTable:
+        """Return the copies that `pack` makes of aligned arrays like this one, to the buffers SEND and RECEIVE."""
+        return self._table(
+            (source.strides, entries),
+            lambda: self._pairs(_parts(source, self._sent), address_of(source), dtype, entries, SEND, overflow),
+        )
+
+    def counts(self, entries: int = 1) -> list[list[int]]:
+        """Return the numbers of elements sent to and received from each rank, without those that are kept."""
+        return [[entries * count for count in counts] for counts in self._counts]
 
     def messages(self, send: np.ndarray, receive: np.ndarray, entries: int = 1) -> tuple[list[Any], list[Any]]:
         """Return the arguments of an `Alltoallv` between the two buffers: in bytes, so that any type can be sent."""
@@ -111,13 +120,18 @@ class Crossing:
             target[...] = whole
             return
 
+        # The second buffer has the index `RECEIVE`.
+        _execute(self.unpacking(target, receive.dtype, entries), [receive, receive], [target])
+
+    def unpacking(self, target: np.ndarray, dtype: np.dtype[Any], entries: int = 1) -> CopyTable:
+        """Return the copies that `unpack` makes to aligned arrays like this one, from the buffer RECEIVE."""
+
         def pairs() -> Iterator[Pair]:
             places = _parts(target, self._received)
-            for place, packed in self._pairs(places, address_of(target), receive.dtype, entries, RECEIVE):
+            for place, packed in self._pairs(places, address_of(target), dtype, entries, RECEIVE):
                 yield packed, place
 
-        table = self._table((target.strides, entries, RECEIVE), pairs)
-        _execute(table, [receive, receive], [target])  # the second buffer has the index `RECEIVE`
+        return self._table((target.strides, entries, RECEIVE), pairs)
 
     def exchange(self, comm: Any, source: np.ndarray | Pieces, target: np.ndarray, dtype: np.dtype[Any]) -> None:
         """Exchange the pieces of one array, or of several arrays of one type together (collective)."""

@@ -1,4 +1,4 @@
-"""`Transpose`: changes of arrays' distribution, entry by entry, as pipelines that hide the exchanges.
+"""`Transpose`: changes of arrays' distribution, entry by entry; the exchanges are hidden.
 
 An *entry* is the part of an array for one index of its leading axes, which are not split. Each slice packs some entries
 into its slot's buffers, exchanges them, and unpacks the received ones.
@@ -6,7 +6,7 @@ into its slot's buffers, exchanges them, and unpacks the received ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import product
@@ -15,18 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import Distribution, chunks, length_of
+from ..arrays import Distribution, chunks, length_of, mpi_type
 from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
 from ..interrupts import holding_signals
+from ..lowlevel.copy_table import CopyTable
+from ..runtime import AsyncComm
 from ..runtime.coordinator.option_checks import count_problem
+from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
 from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
+from .engine.buffers import ArrayReference
+from .engine.message import starts_of
+from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET
+from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
+from .engine.steps import AnyStep, Call, Exchange, Run
 from .on_runtime import OnRuntime, PlanComm
 from .planning.settings import Settings, settings_problem
 
@@ -56,7 +64,7 @@ class Transpose(OnRuntime):
         Any data type without Python objects.
     settings : Settings or dict, optional
         `wait`, `depth`, `in_flight`, `polls`, and in `chunk` the entries per message. Settings that are not given are
-        chosen; the first calls compare ways to wait.
+        chosen.
     exchange : {None, "f4"}
         ``"f4"``: doubles are sent as singles. All numbers are rounded, also those that stay on their rank.
 
@@ -225,27 +233,16 @@ class TransposeDirection(Uncopied):
         self.source, self.target = sides
         self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
         depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))
-
-        async def program(key: Any, slot: Any, source: np.ndarray, target: np.ndarray) -> None:
-            if plan.comm.size == 1:
-                target[key] = source[key]
-                return
-            entries = length_of(key[-1])
-            self._pack(source[key], slot, entries)
-            await self.operation(slot, entries)
-            self._crossing.unpack(slot[1], target[key], entries)
-
-        program.__qualname__ = f"{name} of {plan._known_as}"  # compared between the ranks
-        self._pipeline: Any = plan.runtime.pipelined(
-            program,
-            buffers=plan.buffers,
-            skeleton=lambda key, slot, *arrays: self.operation(slot, length_of(key[-1])),
-            depth=depth,
-            wait=settings.wait,
-            in_flight=min(settings.in_flight or depth, depth),
-            polls=settings.polls,
-            independent=True,
-        )
+        hides = plan.comm.size > 1 and len(plan._keys) > 1
+        wait = settings.wait if settings.wait != "auto" else "poll" if hides or plan.runtime.workers > 1 else "off"
+        limit = min(settings.in_flight or depth, depth)
+        agreed = {"slices": len(plan._keys), "depth": depth, "wait": wait, "in_flight": limit}
+        self._kind: Any = CallKind(plan.runtime.threads, f"{name} of {plan._known_as}", agreed, wait, limit)
+        self._slots: Any = [[ArrayReference(buffer) for buffer in plan.buffers()] for _ in range(depth)]
+        self._depth = depth
+        self._messages: dict[int, TransposeMessage] = {}
+        self._schedules: dict[Any, Schedule] = {}
+        self._tables: list[CopyTable] = []  # they keep memory to which programs refer
 
     def __call__(self, array: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Move an array (collective).
@@ -279,10 +276,58 @@ class TransposeDirection(Uncopied):
             problem = self.target.target_problem(out, "out")
             if problem is None and np.may_share_memory(array, out):
                 problem = "expected out to share no memory with an input, received arrays that do"
-        arrays = () if problem else map(np.asarray, (array, result))
-        views = [given_array if self._plan._batch else given_array[None] for given_array in arrays]
-        self._pipeline(self._plan._keys, *views, problem=problem)
+        if problem is not None:
+            self._kind.refuse(problem if isinstance(problem, Exception) else InputError(problem))
+        given, made = np.asarray(array), np.asarray(result)
+        # Compiled code needs aligned elements; views of records may have none.
+        if not given.flags.aligned:
+            given = given.copy()
+        target = made if made.flags.aligned else np.empty(made.shape, made.dtype)
+        arrays = [one if self._plan._batch else one[None] for one in (given, target)]
+        try:
+            call = self._recorded(arrays).call(self._kind)
+        except Exception as error:  # perhaps on this rank alone
+            self._kind.refuse(error)
+        call.make(addresses_of(arrays))
+        if target is not made:
+            made[...] = target
         return result
+
+    def _recorded(self, arrays: Sequence[np.ndarray]) -> Schedule:
+        """Return the schedule of calls with arrays like these; record it for the first arrays of their kind."""
+        kind = kind_of(arrays)
+        schedule = self._schedules.get(kind)
+        if schedule is None:
+            if len(self._schedules) >= KINDS:
+                self._schedules.clear()
+                self._tables.clear()
+            keys, nothing = self._plan._keys, [0] * self._plan.runtime.workers  # no scratch memory
+            schedule = self._schedules[kind] = Schedule(keys, self._steps(*stand_ins(arrays)), nothing, self._depth)
+        return schedule
+
+    def _steps(self, source: ArrayReference, target: ArrayReference) -> Iterator[list[AnyStep]]:
+        """Yield the steps of every slice."""
+        plan, crossing, overflow = self._plan, self._crossing, self._plan._overflow
+        keys: list[Any] = plan._keys
+        dtype = dtype_sent(plan.dtype, plan.exchange)
+        for number, key in enumerate(keys):
+            send, receive = self._slots[number % self._depth]
+            entries = length_of(key[-1])
+            given, made = (one.part(one.array[key]) for one in (source, target))
+            packing = crossing.packing(given.array, dtype, entries, overflow)
+            unpacking = crossing.unpacking(made.array, dtype, entries)
+            self._tables += [packing, unpacking]
+            bases = np.zeros(BASES, np.int64)
+            bases[[SOURCE, TARGET, SEND, RECEIVE]] = given.address, made.address, send.address, receive.address
+            steps: list[AnyStep] = [Run(packing.program([SOURCE], [SEND, RECEIVE]), bases, "pack")]
+            if overflow is not None:
+                steps.append(Call(lambda addresses: overflow.check(), "check what was rounded"))
+            if plan.comm.size > 1:
+                if entries not in self._messages:
+                    self._messages[entries] = TransposeMessage(crossing.counts(entries), dtype)
+                steps.append(Exchange(plan._comm, self._messages[entries], send, receive))
+            steps.append(Run(unpacking.program([SOURCE, RECEIVE], [TARGET]), bases, "unpack"))
+            yield steps
 
     def pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
         """Fill a slot with entries, before `operation` is awaited.
@@ -361,13 +406,14 @@ class TransposeDirection(Uncopied):
 
     def release(self) -> None:
         """Drop the buffers."""
-        self._pipeline = None
+        self._slots = None
+        self._schedules.clear()
 
     def __str__(self) -> str:
         sent, chunk = self._crossing.sizes[0] * self._plan.dtype.itemsize, self._plan._chunk
         return (
             f"{self._name}: {len(self._plan._keys)} message(s) of at most {chunk} entries, {sent * chunk} bytes from "
-            f"this rank; wait {self._pipeline.wait}, depth {self._pipeline.depth}"
+            f"this rank; wait {self._kind.wait}, depth {self._depth}"
         )
 
     def _pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray], entries: int) -> None:
@@ -398,6 +444,25 @@ class TransposeDirection(Uncopied):
             and all(buffer.ndim == 1 and len(buffer) >= entries * size for buffer, size in zip(slot, needed))
         ):
             raise InputError(f"expected a slot of Transpose.buffers({entries}), received {shown(slot)}")
+
+
+class TransposeMessage:
+    """The places of the pieces that a slice of a `Transpose` sends and receives, as those of a `Message`."""
+
+    def __init__(self, counts: Sequence[Sequence[int]], dtype: np.dtype) -> None:
+        # Elements of any type, as so many numbers of the longest type of MPI that divides them.
+        nbytes = next(length for length in (8, 4, 2, 1) if dtype.itemsize % length == 0)
+        self.mpi_type = mpi_type(f"i{nbytes}")
+        times = dtype.itemsize // nbytes
+        self.counts_sent, self.counts_received = ([times * count for count in some] for some in counts)
+        self.starts_sent, self.starts_received = map(starts_of, (self.counts_sent, self.counts_received))
+
+    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
+        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
+        return comm.Alltoallv(
+            [send, self.counts_sent, self.starts_sent, self.mpi_type],
+            [receive, self.counts_received, self.starts_received, self.mpi_type],
+        )
 
 
 def _place(comm: Any, lengths: tuple[int, ...], name: str, split: Split) -> tuple[Distribution, dict[str, Any]]:

@@ -103,6 +103,13 @@ class CopyTable:
         self._code = np.array(lines, np.int64).reshape(-1, WIDTH)
         self.address, self.rows = address_of(self._code), len(lines)
 
+    def program(self, sources: Sequence[int], targets: Sequence[int]) -> np.ndarray:
+        """Return the copies as a program (see `execute`), given the numbers of its bases for those of the regions."""
+        code = self._code.copy()
+        code[:, SOURCE] = np.take(sources, code[:, SOURCE])
+        code[:, TARGET] = np.take(targets, code[:, TARGET])
+        return code
+
     def run(self) -> tuple[Base, Base, int] | None:
         """Return source, target and bytes if the table copies one run of bytes only, else None."""
         if self.rows != 1:
