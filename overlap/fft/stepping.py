@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
-from ..errors import InputError, repr_of
+from ..errors import InputError, formatted, repr_of
+from ..runtime.coordinator.option_checks import number_problem
 
-SCHEMES = ("etdrk4", "ifrk4", "rk4")
 CONTOUR_POINTS = 64  # on a circle around every L dt, so that the integrals are exact except for rounding
 
 Nonlinear = Callable[[float, Any], Any]
@@ -32,16 +33,22 @@ class TimeStepper:
         L of this rank's modes, for instance ``-viscosity * k**2``. It broadcasts to a local array of the spectrum; if
         the state is a tuple of fields, pass one for each field.
     nonlinear : callable
-        ``nonlinear(t, state)`` returns N in the form of the state, and does not change the state. Called four times for
-        each step, on all ranks.
+        ``nonlinear(t, state)`` returns N in the form of the state, and does not change the state. It may return the
+        same arrays each time. Called four times for each step, on all ranks.
     dt : float
         Length of a step.
     scheme : {"etdrk4", "ifrk4", "rk4"}
 
+    Attributes
+    ----------
+    dt : float
+        Length of the next steps; assign it to change it.
+    scheme : str
+
     Raises
     ------
     InputError
-        On this rank, if an argument is bad. Only `nonlinear` may be collective.
+        On this rank, if an argument or an assigned `dt` is bad. Only `nonlinear` may be collective.
 
     Examples
     --------
@@ -56,26 +63,34 @@ class TimeStepper:
     """
 
     def __init__(self, linear: Any, nonlinear: Nonlinear, dt: float, scheme: str = "etdrk4") -> None:
-        if scheme not in SCHEMES:
-            raise InputError(f"expected scheme to be one of {', '.join(SCHEMES)}, received {scheme!r}")
-        try:
-            step_s = float(dt)
-        except (TypeError, ValueError):
-            step_s = float("nan")
-        if not np.isfinite(step_s) or step_s <= 0:
-            raise InputError(f"expected dt to be a positive number, received {repr_of(dt)}")
+        if not isinstance(scheme, str) or scheme not in _SCHEMES:
+            raise InputError(f"expected scheme to be one of {', '.join(_SCHEMES)}, received {repr_of(scheme)}")
         if not callable(nonlinear):
             raise InputError(f"expected nonlinear to be a function, received {repr_of(nonlinear)}")
-        self.dt, self.scheme = step_s, scheme
+        self._scheme, self._nonlinear = scheme, nonlinear
         self._several = isinstance(linear, (tuple, list))
-        parts = [np.asarray(one) for one in (linear if self._several else [linear])]
-        if any(one.dtype.kind not in "iufc" for one in parts):
-            raise InputError(f"expected linear to be numbers, received {', '.join(str(one.dtype) for one in parts)}")
-        if any(np.isnan(one).any() for one in parts):
-            raise InputError("expected linear to be numbers, received some that are not (nan)")
-        self._nonlinear = nonlinear
-        self._factors = [_FACTORS[scheme](one, step_s) for one in parts]
-        self._double = True
+        self._linear = [_numbers(one) for one in (linear if self._several else [linear])]
+        if not self._linear:
+            raise InputError(f"expected linear to be numbers for at least one field, received {linear!r}")
+        self.dt = dt
+
+    @property
+    def scheme(self) -> str:
+        """Return the scheme's name."""
+        return self._scheme
+
+    @property
+    def dt(self) -> float:
+        """Return the length of a step."""
+        return self._dt
+
+    @dt.setter
+    def dt(self, dt: float) -> None:
+        if problem := number_problem("dt", dt, positive=True):
+            raise InputError(problem)
+        step = float(dt)
+        self._factors = [{"f8": _SCHEMES[self._scheme][0](one, step)} for one in self._linear]
+        self._dt = step
 
     def step(self, t: float, state: Any) -> Any:
         """Advance by one step (collective, if `nonlinear` is).
@@ -94,16 +109,21 @@ class TimeStepper:
         Raises
         ------
         InputError
-            On this rank, if the state does not have the form of `linear`.
+            On this rank, if the state does not have the form of `linear`, or `nonlinear` returns other shapes.
         """
         fields = self._fields(state)
-        # Factors in double precision would convert these fields to doubles.
-        if self._double and all(field.dtype in ("f4", "c8") for field in fields):
-            self._double = False
-            for factors in self._factors:
-                factors.in_single_precision()
-        stepped = getattr(self, f"_{self.scheme}")(t, fields)
-        return tuple(stepped) if self._several else stepped[0]
+        for field, linear in zip(fields, self._linear):
+            if linear.shape != field.shape and not _broadcasts(linear.shape, field.shape):
+                raise InputError(
+                    f"expected linear of a shape that broadcasts to that of the field, {field.shape}, received "
+                    f"{linear.shape}"
+                )
+        h = self._dt
+        stages = [_SCHEMES[self._scheme][1](f, h, y) for f, y in zip(self._factors_of(fields), fields)]
+        fields = [next(stage) for stage in stages]
+        for at in (t, t + h / 2, t + h / 2, t + h):
+            fields = [stage.send(n) for stage, n in zip(stages, self._n(at, fields))]
+        return tuple(fields) if self._several else fields[0]
 
     def run(self, state: Any, steps: int, t: float = 0.0, each: Callable[[float, Any], object] | None = None) -> Any:
         """Advance by several steps (collective, if `nonlinear` is).
@@ -115,76 +135,76 @@ class TimeStepper:
         t : float
             Time of `state`.
         each : callable, optional
-            ``each(t, state)``, called after every step.
+            ``each(t, state)``, called after every step; it may assign `dt`.
 
         Returns
         -------
         state : DistArray or tuple of DistArray
         t : float
         """
-        if not isinstance(steps, (int, np.integer)) or steps < 0:
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
             raise InputError(f"expected steps to be an integer of at least 0, received {steps!r:.80}")
-        start = t
-        for number in range(steps):
+        start, number = t, 0  # time and steps since `dt` has changed: products do not add up rounding errors
+        for _ in range(steps):
+            dt = self._dt
             state = self.step(t, state)
-            t = start + (number + 1) * self.dt
+            number += 1
+            t = start + number * dt
             if each is not None:
                 each(t, state)
+                if self._dt != dt:
+                    start, number = t, 0
         return state, t
 
-    def _fields(self, state: Any) -> list[Any]:
+    def _fields(self, state: Any, whose: str = "the state to be") -> list[Any]:
         fields = list(state) if isinstance(state, (tuple, list)) else [state]
         if not all(isinstance(field, (np.ndarray, np.generic)) and field.dtype.kind in "fc" for field in fields):
-            raise InputError(f"expected fields of real or complex numbers, received {repr_of(state):.80}")
-        if isinstance(state, (tuple, list)) != self._several or len(fields) != len(self._factors):
-            expected = f"a tuple of {len(self._factors)} fields" if self._several else "one field"
-            raise InputError(f"expected the state to be {expected}, as linear is, received {repr_of(state):.80}")
+            raise InputError(f"expected {whose} fields of real or complex numbers, received {repr_of(state):.80}")
+        if isinstance(state, (tuple, list)) != self._several or len(fields) != len(self._linear):
+            expected = f"a tuple of {len(self._linear)} fields" if self._several else "one field"
+            raise InputError(f"expected {whose} {expected}, as linear is, received {repr_of(state):.80}")
         return fields
 
+    def _factors_of(self, fields: list[Any]) -> list[Any]:
+        """Return the factors in each field's precision: doubles would convert a field of singles to doubles."""
+        found = []
+        for field, each in zip(fields, self._factors):
+            precision = "f4" if field.dtype in ("f4", "c8") else "f8"
+            if precision not in each:
+                each[precision] = each["f8"].in_single_precision()
+            found.append(each[precision])
+        return found
+
     def _n(self, t: float, fields: list[Any]) -> list[Any]:
-        return self._fields(self._nonlinear(t, tuple(fields) if self._several else fields[0]))
+        """Return the nonlinear terms. The next call may overwrite them."""
+        returned = self._nonlinear(t, tuple(fields) if self._several else fields[0])
+        terms = self._fields(returned, "nonlinear to return")
+        for term, field in zip(terms, fields):
+            if term.shape != field.shape:
+                raise InputError(
+                    f"expected nonlinear to return fields of the state's shape, {field.shape}, received {term.shape}"
+                )
+        return terms
 
-    def _etdrk4(self, t: float, y: list[Any]) -> list[Any]:
-        h, each = self.dt, range(len(y))
-        factors = self._factors
-        n_y = self._n(t, y)
-        a = [f.half * y[i] + f.q * n_y[i] for i, f in zip(each, factors)]
-        n_a = self._n(t + h / 2, a)
-        b = [f.half * y[i] + f.q * n_a[i] for i, f in zip(each, factors)]
-        n_b = self._n(t + h / 2, b)
-        c = [f.half * a[i] + f.q * (2 * n_b[i] - n_y[i]) for i, f in zip(each, factors)]
-        n_c = self._n(t + h, c)
-        return [
-            f.whole * y[i] + f.first * n_y[i] + f.middle * (n_a[i] + n_b[i]) + f.last * n_c[i]
-            for i, f in zip(each, factors)
-        ]
 
-    def _ifrk4(self, t: float, y: list[Any]) -> list[Any]:
-        h, each = self.dt, range(len(y))
-        factors = self._factors
-        n_y = self._n(t, y)
-        half = [f.half * y[i] for i, f in zip(each, factors)]
-        n_a = self._n(t + h / 2, [half[i] + h / 2 * f.half * n_y[i] for i, f in zip(each, factors)])
-        n_b = self._n(t + h / 2, [half[i] + h / 2 * n_a[i] for i in each])
-        n_c = self._n(t + h, [f.half * (half[i] + h * n_b[i]) for i, f in zip(each, factors)])
-        return [
-            f.whole * (y[i] + h / 6 * n_y[i]) + h / 3 * f.half * (n_a[i] + n_b[i]) + h / 6 * n_c[i]
-            for i, f in zip(each, factors)
-        ]
+def _numbers(linear: Any) -> np.ndarray:
+    """Return one field's L in double precision."""
+    try:
+        given = np.asarray(linear)
+    except Exception as error:  # nested lists of different lengths; a user's object can raise anything
+        raise InputError(f"expected linear to be an array of numbers, received {formatted(error)[0]}") from None
+    if given.dtype.kind not in "iufc":
+        raise InputError(f"expected linear to be numbers, received {given.dtype}")
+    if not np.isfinite(given).all():
+        raise InputError("expected linear to be finite numbers, received some that are not")
+    return given.astype(np.result_type(given, "f8"), copy=False)
 
-    def _rk4(self, t: float, y: list[Any]) -> list[Any]:
-        h, each = self.dt, range(len(y))
 
-        def slope(at: float, fields: list[Any]) -> list[Any]:
-            return [
-                f.linear * field + n for f, field, n in zip(self._factors, fields, self._n(at, fields), strict=True)
-            ]
-
-        one = slope(t, y)
-        two = slope(t + h / 2, [y[i] + h / 2 * one[i] for i in each])
-        three = slope(t + h / 2, [y[i] + h / 2 * two[i] for i in each])
-        four = slope(t + h, [y[i] + h * three[i] for i in each])
-        return [y[i] + h / 6 * (one[i] + 2 * (two[i] + three[i]) + four[i]) for i in each]
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
 
 
 class _Factors:
@@ -193,10 +213,12 @@ class _Factors:
     def __init__(self, linear: np.ndarray, dt: float) -> None:
         self.linear = linear
 
-    def in_single_precision(self) -> None:
-        """Convert all factors, for fields of single precision."""
+    def in_single_precision(self) -> Self:
+        """Return these factors for fields of single precision."""
+        single = copy(self)
         for name, factor in vars(self).items():
-            setattr(self, name, factor.astype("c8" if factor.dtype.kind == "c" else "f4"))
+            setattr(single, name, factor.astype("c8" if factor.dtype.kind == "c" else "f4"))
+        return single
 
 
 class _Exponentials(_Factors):
@@ -204,8 +226,13 @@ class _Exponentials(_Factors):
 
     def __init__(self, linear: np.ndarray, dt: float) -> None:
         super().__init__(linear, dt)
-        self.half = np.exp(linear * (dt / 2))
-        self.whole = np.exp(linear * dt)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.half = np.exp(linear * (dt / 2))
+            self.whole = np.exp(linear * dt)
+        if not np.isfinite(self.whole).all():
+            raise InputError(
+                f"expected linear and dt with finite exp(L dt), received L = {linear.real.max():g} and dt={dt:g}"
+            )
 
 
 class _EtdFactors(_Exponentials):
@@ -228,8 +255,67 @@ class _EtdFactors(_Exponentials):
         self.q, self.first, self.middle, self.last = factors
 
 
-_FACTORS: dict[str, Callable[[np.ndarray, float], Any]] = {
-    "etdrk4": _EtdFactors,
-    "ifrk4": _Exponentials,
-    "rk4": _Factors,
+# ---- one step of one field --------------------------------------------------------------------
+# A generator yields the states at which it needs N, sent to it, and at last the end of the step. It uses N before it
+# yields the next state, because N may come in the same array each time.
+
+_Stages = Generator[Any, Any, None]
+
+
+def _sum(own: Any, other: Any) -> Any:
+    """Return the sum of an array of ours and another one, in our array if both have one type."""
+    if own.dtype != other.dtype:
+        return own + other
+    own += other
+    return own
+
+
+def _etdrk4(f: _EtdFactors, h: float, y: Any) -> _Stages:
+    n = yield y
+    b, change = f.half * y, f.q * n
+    a = b + change
+    c = f.half * a - change
+    del change
+    end = f.whole * y + f.first * n
+    n = yield a
+    del a
+    b = _sum(b, f.q * n)
+    end = _sum(end, f.middle * n)
+    n = yield b
+    del b
+    c = _sum(c, 2 * (f.q * n))
+    end = _sum(end, f.middle * n)
+    n = yield c
+    yield _sum(end, f.last * n)
+
+
+def _ifrk4(f: _Exponentials, h: float, y: Any) -> _Stages:
+    n = yield y
+    half, change = f.half * y, f.half * n
+    a = half + h / 2 * change
+    change = 0.5 * change
+    n = yield a
+    del a
+    change = _sum(change, n)
+    n = yield half + h / 2 * n
+    change = _sum(change, n)
+    n = yield f.half * (half + h * n)
+    yield f.half * (half + h / 3 * change) + h / 6 * n
+
+
+def _rk4(f: _Factors, h: float, y: Any) -> _Stages:
+    one = (yield y) + f.linear * y
+    at = y + h / 2 * one
+    two = (yield at) + f.linear * at
+    at = y + h / 2 * two
+    three = (yield at) + f.linear * at
+    at = y + h * three
+    four = (yield at) + f.linear * at
+    yield y + h / 6 * (one + 2 * (two + three) + four)
+
+
+_SCHEMES: dict[str, tuple[Callable[[np.ndarray, float], Any], Callable[[Any, float, Any], _Stages]]] = {
+    "etdrk4": (_EtdFactors, _etdrk4),
+    "ifrk4": (_Exponentials, _ifrk4),
+    "rk4": (_Factors, _rk4),
 }

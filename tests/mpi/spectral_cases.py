@@ -254,3 +254,60 @@ def time_steppers(comm):
         raises_everywhere(comm, InputError, text, lambda: TimeStepper(*arguments))
     raises_everywhere(comm, InputError, "the state to be one field", lambda: single.step(0.0, (np.ones(1),)))
     assert overlap.TimeStepper is TimeStepper
+
+
+def time_steppers_of_any_use(comm):
+    """Terms in one buffer, a new dt, precisions that change: against y' = -y + y^2, y = 1 / (1 + (1 / y0 - 1) e^t)."""
+    start = np.array([0.3, 0.5, 0.6])
+
+    def exact(t):
+        return 1 / (1 + (1 / start - 1) * np.exp(t))
+
+    for scheme in ("etdrk4", "ifrk4", "rk4"):
+        buffer, times = np.empty(3), []
+        stepper = TimeStepper(-1.0, lambda t, y: np.multiply(y, y, out=buffer), 0.1, scheme)
+        y, t = stepper.run(start, 10)
+        np.testing.assert_allclose(y, exact(1.0), rtol=1e-5)
+        assert stepper.dt == 0.1 and stepper.scheme == scheme
+
+        def halve(t, y):
+            times.append(t)
+            stepper.dt = 0.05
+
+        y, t = stepper.run(y, 5, 1.0, each=halve)
+        np.testing.assert_allclose(y, exact(1.3), rtol=1e-5)
+        np.testing.assert_allclose([*times, t], [1.1, 1.15, 1.2, 1.25, 1.3, 1.3], rtol=1e-14)
+        for dt in (0.0, True, "0.1", np.array([0.1]), 10**400, None):
+            raises_everywhere(comm, InputError, "dt to be a positive number", lambda: setattr(stepper, "dt", dt))
+        y = stepper.step(t, y)
+        np.testing.assert_allclose(y, exact(1.35), rtol=1e-5)
+        # factors have the precision of each field, whatever that of L and of earlier states
+        third = np.float32(-1 / 3)
+        stepper = TimeStepper((third, -1.0), lambda t, y: (0 * y[0], 0 * y[1]), 0.01, scheme)
+        for first, other in (("f8", "f8"), ("f4", "f8"), ("f8", "f4"), ("c8", "c16"), ("f8", "f8")):
+            (y, z), _ = stepper.run((np.ones(2, first), np.ones(2, other)), 2)
+            assert (y.dtype, z.dtype) == (first, other)
+            for one, linear in ((y, float(third)), (z, -1.0)):
+                np.testing.assert_allclose(
+                    one, np.exp(linear * 0.02), rtol=1e-11 if one.dtype in ("f8", "c16") else 1e-6
+                )
+        with FFT2(comm, (1, 4, 2 * comm.size), dtype="c16", settings={"effort": "estimate"}) as plan:
+            square, out = plan.pointwise(lambda u: u * u), plan.spectrum.empty()
+            stepper = TimeStepper(-np.ones(plan.spectrum.shape), lambda t, w: square(w, out=out), 0.1, scheme)
+            w, _ = stepper.run(plan.forward(plan.real.from_function(lambda y, x: 0.3 + 0 * x)), 10)
+            np.testing.assert_allclose(plan.backward(w), exact(1.0)[0], rtol=1e-5)
+    for returned in (np.ones(1), np.ones((2, 3)), np.ones(2), 1.0):
+        stepper = TimeStepper(-1.0, lambda t, y: returned, 0.1)
+        raises_everywhere(comm, InputError, "nonlinear to return", lambda: stepper.step(0.0, start))
+    for linear in (np.ones((2, 3)), np.ones(2)):
+        stepper = TimeStepper(linear, lambda t, y: y, 0.1)
+        raises_everywhere(comm, InputError, "linear of a shape that broadcasts to", lambda: stepper.step(0.0, start))
+    for linear in ([], [[1.0], [1.0, [2.0]]], -np.inf, (1.0, [np.nan]), None, True, np.ones(2, "m8[s]")):
+        raises_everywhere(comm, InputError, "linear to be", lambda: TimeStepper(linear, abs, 0.1))
+    for scheme in ("etdrk4", "ifrk4"):
+        raises_everywhere(comm, InputError, "exp(L dt)", lambda: TimeStepper([-1.0, 8000.0], abs, 0.1, scheme))
+        stepper = TimeStepper(100.0, abs, 0.1, scheme)
+        raises_everywhere(comm, InputError, "exp(L dt)", lambda: setattr(stepper, "dt", 8.0))
+        assert stepper.dt == 0.1
+    with pytest.raises(InputError, match="steps to be an integer"):
+        stepper.run(start, True)

@@ -24,7 +24,7 @@ def test_some_rank_holds_nothing(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_time_steppers(ranks):
-    jobs.run_job("spectral_cases:time_steppers", ranks)
+    jobs.run_job("spectral_cases:time_steppers,time_steppers_of_any_use", ranks)
 
 
 def test_under_open_mpi():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 from ...errors import repr_of
 
@@ -45,6 +44,6 @@ def number_problem(name: str, value: Any, positive: bool = False, none: bool = F
     if value is None and none:
         return None
     number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
-    if not 0 <= number < np.inf or (positive and number == 0):
+    if not 0 <= number <= sys.float_info.max or (positive and number == 0):
         return f"expected {name} to be a {'positive' if positive else 'non-negative'} number, received {repr_of(value)}"
     return None
