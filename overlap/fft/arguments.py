@@ -77,6 +77,7 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
     ----------
     kinds
     shape : sequence of int
+        Points of the transforms along the last axes.
     dtype
     axes : tuple of str
         Names of the lengths of the transformed axes.
@@ -99,7 +100,7 @@ def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str,
         )
     for name, kind, length in zip(axes, kinds, shape[-count:]):
         if kind == "dct1" and length < 2:
-            return f"expected {name} >= 2 for a 'dct1', received {name} = {length}"
+            return f"expected {name} >= 2 points for a 'dct1', received {length}"
     return None
 
 

@@ -164,7 +164,9 @@ class FFTN(FourierPlan):
             return f"expected s to be None or {len(wanted)} positive integers, one for each of axes, received {s}"
         sizes = grid or self._even_grid(chosen)
         self._factors = {}
-        for axis, size in staying_split(self._lengths_given, wanted, chosen, sizes).items():
+        # An axis can be split over the ranks before its transform or after it.
+        longest = tuple(map(max, self._lengths_given, self._points_of(self._lengths_given)))
+        for axis, size in staying_split(longest, wanted, chosen, sizes).items():
             length = self._lengths_given[axis]
             pair = two_factors(length, size) if kinds[axis] == "c2c" else None
             if pair:

@@ -82,13 +82,13 @@ class FourierPlan(Plan):
             lengths: Any = integers(shape)
             count = len(self._names)
             problem = self._check_ranks() or shape_problem(shape, self._names) or dtype_problem(dtype) or problem
+            all_points: Any = () if problem else self._points_of(lengths[-count:])
             places = self._transformed_axes()
             chosen: Any = kinds if problem else kinds_of(kinds, dtype, len(places))
             if not problem:
                 names = tuple(self._names[place] for place in places)
-                problem = kinds_problem(chosen, [lengths[place - count] for place in places], dtype, names)
+                problem = kinds_problem(chosen, [all_points[place] for place in places], dtype, names)
             of_axes = ("c2c",) * count if problem else _spread(chosen, places, ("c2c",) * count)
-            all_points: Any = () if problem else self._points_of(lengths[-count:])
             problem = (
                 problem
                 or choice_problem(norm=(norm, NORMS))

@@ -1,5 +1,7 @@
 """`FFTN` along any axes, against numpy on the global array."""
 
+import itertools
+
 import numpy as np
 import pytest
 from fft2_cases import wide
@@ -7,6 +9,7 @@ from kinds_cases import along, assert_close
 
 import overlap
 from overlap import FFTN, InputError
+from overlap.fft.engine.kinds import KINDS
 from overlap.fft.engine.six_step import next_lengths, two_factors
 
 QUICK = {"effort": "estimate"}
@@ -185,8 +188,10 @@ def of_kinds(comm, shape, dtype, axes, kinds, norm=None, s=None, **options):
         u[...] = whole[plan.real.local_slice]
         spectrum = plan.forward(u)
         assert_close(comm, spectrum, right, plan.spectrum.local_slice, (shape, dtype, kinds))
-        if s is None:
-            assert_close(comm, plan.backward(spectrum), wide(whole), plan.real.local_slice, (shape, dtype, kinds))
+        given = wide(whole)
+        for axis, length in zip(axes, s or ()):
+            given[(slice(None),) * axis + (slice(length, None),)] = 0  # what was cut off
+        assert_close(comm, plan.backward(spectrum), given, plan.real.local_slice, (shape, dtype, kinds, s))
         with overlap.Runtime(comm) as other, plan.on(other) as again:
             np.testing.assert_array_equal(np.asarray(again.forward(u)), np.asarray(spectrum))
 
@@ -214,6 +219,26 @@ def walls(comm):
         u = plan.real.from_function(lambda y, x: np.cos(2 * y) * np.sin(x), box)
         found = plan.backward(plan.operators(box, dealias=None).laplacian(plan.forward(u)))
         np.testing.assert_allclose(np.asarray(found), -5 * np.asarray(u), rtol=0, atol=1e-12)
+
+
+def lengths_of_kinds(comm, most=None):
+    """Every kind of transform of more and fewer points than are given: 1 to `most`, or some."""
+    some = ((1, 5), (5, 1), (5, 2), (4, 7))
+    pairs = some if most is None else itertools.product(range(1, most + 1), repeat=2)
+    for number, (kind, (given, points)) in enumerate(itertools.product(KINDS, pairs)):
+        dtype = "f8" if kind == "r2c" or (kind != "c2c" and number % 2) else "c16"
+        options = {"s": (points,), "norm": (None, "ortho", "forward")[number % 3], "split": number // 2 % 2}
+        if options["split"] == 0 and kind == "r2c":
+            options["split"] = 1  # an axis of half the spectrum is whole
+        if kind == "dct1" and points < 2:
+            with pytest.raises(InputError, match="expected n0 >= 2 points for a 'dct1', received 1"):
+                FFTN(comm, (given, 4), dtype, axes=(0,), kinds=(kind,), **options)
+        else:
+            of_kinds(comm, (given, 4), dtype, (0,), (kind,), **options)
+    of_kinds(comm, (13, 1), "f8", (0, 1), ("dct2", "dst1"), s=(13, 8), split=0)
+    of_kinds(comm, (36, 1), "c16", (0, 1), ("c2c", "dst1"), s=(40, 8), split=0)  # axis 1 can be split once transformed
+    of_kinds(comm, (36, 8), "c16", (0, 1), ("c2c", "dct2"), s=(40, 1), split=0)
+    of_kinds(comm, (1, 1, 6), "f8", (1, 0), ("dct1", "dct1"), norm="ortho", s=(5, 2))
 
 
 def others(comm):

@@ -215,7 +215,7 @@ def refused(comm):
     made(FFT2, (1, 4, 4), "f8", ("c2c", "c2c"), "'r2c' along the last axis with FFTs")
     made(FFT3, (4, 4, 4), "f8", ("r2c", "c2c", "dct2"), "'r2c' along the last axis with FFTs")
     made(FFT3, (4, 4, 4), "f4", ("r2c", "dct2", "r2c"), "'r2c' along the last axis with FFTs")
-    made(FFT2, (1, 1, 4), "f8", ("dct1", "r2c"), "ny >= 2 for a 'dct1'")
+    made(FFT2, (1, 1, 4), "f8", ("dct1", "r2c"), "ny >= 2 points for a 'dct1'")
     made(FFT2, (1, 4, 4), "f8", ("dct1", "r2c"), "no finer grid", layout={"dealias": "3/2"})
     if comm.size > 1:
         made(FFT2, (1, 4, 4), "f8", ("dct1", "r2c") if comm.rank else None, "kinds")

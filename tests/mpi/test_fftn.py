@@ -6,7 +6,7 @@ import jobs
 import pytest
 from marks import exhaustive
 
-CASES = "fftn_cases:dimensions,splits,staying,real_lines,lengths,walls,others,refused"
+CASES = "fftn_cases:dimensions,splits,staying,real_lines,lengths,lengths_of_kinds,walls,others,refused"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
@@ -18,6 +18,12 @@ def test_along_any_axes(ranks):
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_length_of_an_axis_that_stays_split(ranks):
     jobs.run_job("fftn_cases:lines", ranks)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_kind_of_every_length(ranks):
+    jobs.run_job("fftn_cases:lengths_of_kinds", ranks, args={"most": 8})
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
