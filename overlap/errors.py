@@ -60,7 +60,7 @@ class RankError(OverlapError, RuntimeError):
         self.traceback_text = traceback_text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.rank, self.summary, self.traceback_text)
+        return type(self), (self.rank, self.summary, self.traceback_text), vars(self)
 
 
 class SliceError(RankError):
@@ -94,7 +94,7 @@ class SliceError(RankError):
         self.slice = slice
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.rank, self.slice, self.summary, self.traceback_text)
+        return type(self), (self.rank, self.slice, self.summary, self.traceback_text), vars(self)
 
 
 class RankLost(OverlapError, RuntimeError):
@@ -138,7 +138,7 @@ class RankLost(OverlapError, RuntimeError):
         return self._survivors()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ranks, self._size, self.what)
+        return type(self), (self.ranks, self._size, self.what), {**vars(self), "_survivors": None}
 
 
 class DataLost(OverlapError, RuntimeError):

@@ -1,6 +1,7 @@
 """What `test_edges` runs on every rank: user threads, failures of one rank, dropped runtimes, plans."""
 
 import gc
+import pickle
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from itertools import count
 from unittest import mock
 
 import numpy as np
+import pytest
 from communicators import few_left
 from mpi4py import MPI
 
@@ -236,6 +238,38 @@ def collectives(comm):
         half.Free()
         error = outcome(coordinator.allgather, lambda: None if rank else 1)  # cannot be pickled
         same_error(comm, error, overlap.RankError, "rank 0", "pickle")
+
+
+def pickled_errors(comm):
+    """What calls have raised can be pickled, with its attributes, and an exception of the user's, too."""
+    odd = ValueError("one of mine")
+
+    def raising(rt):
+        @rt.pipelined
+        async def program(z):
+            await overlap.take_turn()
+            raise odd
+
+        program(range(2))
+
+    last = comm.rank == comm.size - 1
+    with overlap.Runtime(comm) as rt:
+        calls = (
+            (overlap.InputError, lambda: overlap.FFT2(rt, (8, 16, 16), dtype="i8")),
+            (overlap.InputError, lambda: overlap.FFT3(rt, (8, 16, 16 + last))),
+            (overlap.InputError, lambda: overlap.Halo(rt, "nothing")),
+            (overlap.SliceError, lambda: raising(rt)),
+        )
+        for kind, call in calls[: 1 if comm.size == 1 else None]:
+            error = outcome(call)
+            assert isinstance(error, kind), error
+            found = pickle.loads(pickle.dumps(error))
+            assert type(found) is type(error) and found.args == error.args and str(found) == str(error)
+            for name in ("disagreement", "rank", "slice", "summary", "traceback_text"):
+                assert getattr(found, name, None) == getattr(error, name, None), name
+    with pytest.raises(ValueError, match="one of mine"), overlap.Runtime(comm):
+        raise odd
+    assert pickle.loads(pickle.dumps(odd)).args == odd.args
 
 
 # ---- runtimes that are dropped ---------------------------------------------------------------

@@ -21,7 +21,8 @@ def test_signals_and_arguments(wait, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_all_ranks_do_together(ranks):
     jobs.run_job(
-        "edge_cases:collectives,collective_section,signal_cases:interrupted_together,input_cases:what_compares_equal",
+        "edge_cases:collectives,collective_section,pickled_errors,signal_cases:interrupted_together,"
+        "input_cases:what_compares_equal",
         ranks,
     )
 

@@ -30,7 +30,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -54,6 +54,16 @@ _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
 _dropped: list[Coordinator] = []  # coordinators of runtimes that were garbage-collected here, but not yet on all ranks
+
+
+class _Mark(NamedTuple):
+    """Marks an exception as known to all ranks of a coordinator since a header; pickled, the exception has no mark."""
+
+    coordinator: Coordinator
+    header: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
 class Coordinator:
@@ -259,13 +269,13 @@ class Coordinator:
     def mark(self, error: BaseException) -> BaseException:
         """Mark an exception as known to all ranks, and return it."""
         with suppress(Exception):  # if the mark cannot be set, the error is reported once more
-            error._overlap_header = self, self._headers  # type: ignore[attr-defined]  # the exception carries it
+            error._overlap_header = _Mark(self, self._headers)  # type: ignore[attr-defined]  # the exception carries it
         return error
 
     def is_known(self, error: BaseException) -> bool:
         """Return whether all ranks have failed with this exception, and no header has followed."""
         try:
-            return getattr(error, "_overlap_header", None) == (self, self._headers)
+            return getattr(error, "_overlap_header", None) == _Mark(self, self._headers)
         except Exception:  # its attributes cannot be read: without a mark it is reported once more
             return False
 
