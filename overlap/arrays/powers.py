@@ -36,3 +36,14 @@ def float_times_power(number: float, exponent: int) -> float:
         return ldexp(number, exponent)
     except OverflowError:
         return copysign(inf, number)
+
+
+def in_range(numbers: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return numbers divided by 2**e, and e: that of the largest one if its square could leave the type's range, else
+    0."""
+    if numbers.dtype.kind not in "fc":
+        return numbers, 0
+    exponent = exponent_of(numbers)
+    if exponent == -inf or abs(exponent) < np.finfo(numbers.dtype).maxexp // 4:
+        return numbers, 0
+    return times_power(numbers, -int(exponent)), int(exponent)

@@ -20,7 +20,7 @@ from ..errors import InputError, repr_of
 from .distribution import Distribution
 from .hdf5_storage import collective_section
 from .placed import PlacedArray
-from .powers import exponent_of, times_power
+from .powers import in_range, times_power
 from .topology import same_ranks
 
 _WIDE = {"f": np.float64, "c": np.complex128}
@@ -38,7 +38,7 @@ def mean(comm: Any, local: Array, where: Distribution) -> Any:
     count = prod(where.global_shape)
 
     def of_part() -> tuple[Any, int]:
-        scaled, exponent = _scaled(local)
+        scaled, exponent = in_range(local)
         return _sum(scaled), exponent
 
     def together(parts: Sequence[tuple[Any, int]]) -> Any:
@@ -149,7 +149,7 @@ def _squares(values: Array) -> Array:
 
 def _sum_of_squares(values: Array) -> tuple[Any, int]:
     """Return the sum of squared moduli divided by 4**e, and e: 0 if squares of this size fit."""
-    scaled, exponent = _scaled(values)
+    scaled, exponent = in_range(values)
     return sum((_sum(_squares(part)) for part in _real_parts(scaled)), start=np.float64(0)), exponent
 
 
@@ -165,19 +165,8 @@ def _added(parts: Sequence[tuple[Any, int]], power: int) -> tuple[Any, int]:
 
 
 def _sum_of_products(left: Array, right: Array) -> Any:
-    (left, of_left), (right, of_right) = _scaled(left), _scaled(right)
+    (left, of_left), (right, of_right) = in_range(left), in_range(right)
     return times_power(np.asarray(_sum(np.conj(left) * right)), of_left + of_right)
-
-
-def _scaled(values: Array) -> tuple[Array, int]:
-    """Return numbers divided by 2**e, and e: that of the largest one if its square could leave the type's range, else
-    0."""
-    if values.dtype.kind not in "fc":
-        return values, 0
-    exponent = exponent_of(values)
-    if abs(exponent) in (0.0, np.inf) or abs(exponent) < np.finfo(values.dtype).maxexp // 4:
-        return values, 0
-    return times_power(values, -int(exponent)), int(exponent)
 
 
 def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:

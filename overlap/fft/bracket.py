@@ -390,10 +390,10 @@ class Bracket(Plan):
         return self.transform._kernels.steps(SLICE, buffers, ([_as_batch(f)], [_as_batch(out)]), (self._comm,))
 
     async def _take(self, buffers: SlotBuffers, a: np.ndarray) -> None:
-        kernels, field, squares = self.transform._kernels, _as_batch(a), [0.0]
+        kernels, field, moduli = self.transform._kernels, _as_batch(a), [0.0]
         await self._carry_out(kernels.arriving(ONE, buffers, [field], (self._comm,)))
-        await parallel(lambda block: squares.append(kernels.take(buffers, field, block)), range(len(kernels.blocks)))
-        self.speed = max(squares) ** 0.5
+        await parallel(lambda block: moduli.append(kernels.take(buffers, field, block)), range(len(kernels.blocks)))
+        self.speed = max(moduli)
 
     async def _carry_out(self, steps: Iterator[Any], compute: bool = True) -> None:
         """Carry out the steps of a slice in a slice program."""

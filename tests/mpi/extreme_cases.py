@@ -9,7 +9,7 @@ import numpy as np
 from everywhere import raises_everywhere
 from sparse_cases import split
 
-from overlap import FFT2, FFT3, Blocks, InputError
+from overlap import FFT2, FFT3, Blocks, Bracket, InputError
 from overlap.arrays import DistArray
 from overlap.sparse import (
     IC0,
@@ -242,3 +242,16 @@ def energies(comm):
                         _, sums = ops.energy_spectrum(large)
                     np.testing.assert_allclose(np.ldexp(found, -2 * exponent), half, rtol=1e-5)
                     np.testing.assert_allclose(np.ldexp(sums, -2 * exponent), spectrum, rtol=1e-12)
+
+
+def speeds(comm):
+    """The speed of a bracket's advecting field is the largest gradient of a in real space, at all scales."""
+    with Bracket(comm, (1, comm.size, 3, 5), points=(8, 8), settings={"effort": "estimate"}) as bracket:
+        a = bracket.advecting.empty()
+        for exponent in (-996, -600, 0, 600, 996):
+            a[...] = 0
+            if bracket.rows.start == 0:  # a = 2 cos x, whose gradient is at most 2
+                a[:, 0, 1] = a[:, 0, 3] = 2.0**exponent
+            bracket.advect(a)
+            fastest = max(comm.allgather(bracket.speed))  # of all ranks' planes
+            np.testing.assert_allclose(np.ldexp(fastest, -exponent), 2, rtol=1e-12)

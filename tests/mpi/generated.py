@@ -154,6 +154,8 @@ class Subject:
         The class whose members are public, where that is not the object's own.
     functions : dict of str to callable
         Functions that are called instead of methods.
+    refuses_few : str
+        Why all ranks raise an `InputError`, here or in the calls, if some rank holds nothing.
     """
 
     names: tuple[str, ...]
@@ -167,6 +169,7 @@ class Subject:
     once: bool = False
     kind: type | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    refuses_few: str = ""
 
     @property
     def name(self) -> str:
@@ -178,10 +181,14 @@ class Subject:
 
 
 class Lab:
-    """What is at hand on every rank: a communicator for the test's own messages, and one for the subjects."""
+    """What is at hand on every rank: a communicator for the test's own messages, and one for the subjects.
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    With `few` the last rank holds nothing of the subjects' arrays.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, few: bool = False) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.holders = comm.size - few  # ranks that hold something
         self._own = comm.Dup()  # where no call of a subject's can be mistaken for a test's
         self.last = comm.rank == comm.size - 1  # the rank that is given what is bad
         self.one: Any = None  # the subject
@@ -197,6 +204,10 @@ class Lab:
     def owner_of(self, one: object) -> Any:
         """What gave a subject."""
         return self.owners.pop(id(one))
+
+    def count(self, each: int) -> int:
+        """How many of something this rank holds, if every holder has `each`."""
+        return each if self.rank < self.holders else 0
 
     def gathered(self, value: object) -> list[Any]:
         """The values of all ranks."""

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from generated import (
     Call,
     Lab,
@@ -26,7 +27,7 @@ from generated import (
     representative,
     wrong_arguments,
 )
-from generated_recipes import ARGUMENTS, LEGAL, SUBJECTS
+from generated_recipes import ARGUMENTS, DEGREES, LEGAL, SUBJECTS
 from mpi4py import MPI
 
 import overlap
@@ -228,6 +229,32 @@ class _Rows:
             self.end(False)
         return problem
 
+    def numbers(self, name: str, call: Call, exponent: int) -> tuple[Any, list[np.ndarray]]:
+        """What a call ends with whose numbers are multiplied by 2**exponent, and the numbers of its result."""
+        _times(self.fresh(), exponent)
+        function, given = self.subject.function(self.one, name), self.arguments(name, call)
+        for fixed in ("exchange", "atol"):  # a rounding to singles, and a bound in the units of b
+            given.pop(fixed, None)
+        if not isinstance(self.one, np.ndarray):  # otherwise they are views of it
+            given = {key: _times(value, exponent) for key, value in given.items()}
+        told, result = _outcome(call, function, self.lab, given)
+        numbers = _numbers_of((result, given.get("out"), given.get("arrays"), given.get("recvbuf")))
+        if told is None:
+            call.done(result)
+        return told, numbers
+
+    def refusal(self, name: str, call: Call) -> str | None:
+        """What is wrong with a call that is to raise the same `InputError` on all ranks, or whose object is."""
+        try:
+            function = self.subject.function(self.fresh(), name)
+            told, _ = _outcome(call, function, self.lab, self.arguments(name, call))
+        except overlap.InputError as error:
+            told = "InputError", str(error)
+        every = self.lab.gathered(told)
+        if any(one != every[0] for one in every) or every[0] is None or every[0][0] != "InputError":
+            return f"is not refused: {'; '.join(map(_told, every))}"
+        return None
+
     def arguments(self, name: str, call: Call) -> dict[str, Any]:
         """Good arguments, new ones."""
         function = self.subject.function(self.fresh(), name)
@@ -288,6 +315,113 @@ def bad_arguments(
         for path in lab.files:
             Path(path).unlink(missing_ok=True)
     _end(lab, problems)
+
+
+# ---- arrays of which some rank holds nothing ---------------------------------------------------
+
+
+def held_by_some(comm: MPI.Intracomm, area: str, row_s: float = ROW_S) -> None:
+    """Every call works on arrays of which the last rank holds nothing, or is refused on all ranks."""
+    lab, problems = Lab(comm, few=True), _Problems(comm.rank == 0)
+    with Watch(row_s) as watch:
+        for subject, name, call in _calls_of(area):
+            rows = _Rows(lab, subject)
+            watch.row(f"{subject.name}.{name}", FIRST)
+            problem = rows.refusal(name, call) if subject.refuses_few else rows.good(name, call)
+            if problem:
+                problems.append(f"{subject.name}.{name}: {problem}")
+            watch.row(f"{subject.name} freed")
+            rows.end()
+    _end(lab, problems)
+
+
+# ---- numbers at the limits of their type -------------------------------------------------------
+
+FAR = (-996, -400, 400, 996)  # exponents of two; 996 is that of 6.7e299
+
+
+def scaled(comm: MPI.Intracomm, area: str, row_s: float = ROW_S) -> None:
+    """The numbers of a result grow with those of the arguments, or the call is refused on all ranks where they cannot.
+
+    The results of arguments of usual size are tested elsewhere.
+    """
+    lab, problems = Lab(comm), _Problems(comm.rank == 0)
+    with Watch(row_s) as watch:
+        for subject, name, call in _calls_of(area):
+            degree = DEGREES.get(f"{subject.name}.{name}", DEGREES.get(name, 1))
+            if call.costly or degree is None:  # the former measure
+                continue
+            degrees = (degree,) if isinstance(degree, int) else degree
+            usual = None
+            for exponent in (0, *FAR):
+                rows = _Rows(lab, subject)
+                watch.row(f"{subject.name}.{name} times 2**{exponent}", FIRST)
+                with np.errstate(all="ignore"):
+                    told, numbers = rows.numbers(name, call, exponent)
+                if usual is None:
+                    usual = numbers
+                every = lab.gathered(told)
+                wrong = _wrong_scale(usual, numbers, degree, exponent) if told is None else None
+                fits = all(abs(exponent * degree) < 1000 for degree in degrees)
+                if any(one != every[0] for one in every) and not call.local:
+                    wrong = f"ranks differ: {'; '.join(map(_told, every))}"
+                elif told is not None and (fits or told[0] not in ("InputError", "SliceError")):
+                    wrong = f"raises {_told(told)}"
+                if wrong := _first(lab.gathered(wrong)):
+                    problems.append(f"{subject.name}.{name} times 2**{exponent}: {wrong}")
+                watch.row(f"{subject.name} freed")
+                rows.end(wrong is None)
+    _end(lab, problems)
+
+
+def _times(value: Any, exponent: int) -> Any:
+    """An argument whose floating-point arrays are multiplied by 2**exponent."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "fc":
+            value *= 2.0**exponent
+        return value
+    if isinstance(value, tuple | list):
+        return type(value)(_times(one, exponent) for one in value)
+    if isinstance(value, dict):
+        return {name: _times(one, exponent) for name, one in value.items()}
+    return value
+
+
+def _numbers_of(result: Any) -> list[np.ndarray]:
+    """The numbers of a result: copies of its arrays, and what is a number by itself."""
+    if isinstance(result, tuple | list):
+        return [array for one in result for array in _numbers_of(one)]
+    if isinstance(result, dict):
+        return _numbers_of(list(result.values()))
+    if isinstance(result, np.ndarray | np.inexact | float | complex) and np.asarray(result).dtype.kind in "fc":
+        return [np.array(result)]
+    return []
+
+
+def _wrong_scale(
+    usual: list[np.ndarray], found: list[np.ndarray], degree: int | tuple[int, ...], exponent: int
+) -> str | None:
+    """What is wrong with the numbers of a result, compared with those for arguments of usual size."""
+    if len(usual) != len(found):
+        return f"{len(found)} arrays instead of {len(usual)}"
+    degrees = (degree,) * len(usual) if isinstance(degree, int) else degree
+    for before, after, power in zip(usual, found, degrees, strict=True):
+        with np.errstate(all="ignore"):
+            half = power * exponent // 2
+            truth = before * 2.0**half * 2.0 ** (power * exponent - half)
+            largest = np.abs(truth).max(initial=0)
+            close = np.isclose(after, truth, rtol=1e-6, atol=min(1e-6 * largest, np.finfo(float).max))
+        if 0 < largest < np.inf and not close.all():
+            return f"{after.ravel()[:4]} instead of {truth.ravel()[:4]}"
+    return None
+
+
+def _calls_of(area: str) -> Iterator[tuple[Subject, str, Call]]:
+    """The calls on the arrays of an area."""
+    for _, subject in subjects_of(area):
+        for name, call in subject.calls.items():
+            if not call.trusted:
+                yield subject, name, call
 
 
 def _values(wrong: Iterator[tuple[str, str, dict[str, Any], bool]]) -> list[tuple[str, dict[str, bool]]]:

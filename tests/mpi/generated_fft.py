@@ -54,17 +54,21 @@ OF_ENGINE = dict.fromkeys(
 
 
 def plan(lab: Lab, kind: str, dtype: Any = complex, **layout: Any) -> Any:
-    return getattr(overlap, kind)(lab.comm, SHAPES[kind], dtype, layout=layout, settings=SETTINGS, tuning="")
+    some = (lab.holders,) * 3
+    shape = SHAPES[kind] if lab.holders == lab.size else (2, *some[1:]) if kind == "FFT2" else some
+    return getattr(overlap, kind)(lab.comm, shape, dtype, layout=layout, settings=SETTINGS, tuning="")
 
 
 def bracket(lab: Lab) -> Any:
-    one = overlap.Bracket(lab.comm, MODES, settings={**SETTINGS, "late": None}, tuning="")
+    modes = MODES if lab.holders == lab.size else (2, lab.holders, lab.holders, 5)
+    one = overlap.Bracket(lab.comm, modes, settings={**SETTINGS, "late": None}, tuning="")
     one.advect(filled(one.advecting))
     return one
 
 
 def transpose(lab: Lab) -> Any:
-    return overlap.Transpose(lab.comm, (2, 4, 4), 1, 2)
+    length = 4 if lab.holders == lab.size else lab.holders
+    return overlap.Transpose(lab.comm, (2, length, length), 1, 2)
 
 
 def whole(spec: Any, seed: int = 3) -> np.ndarray:
@@ -179,6 +183,7 @@ def function_calls() -> dict[str, Call]:
     return {
         name: Call(
             partial(good, name=name),
+            right_function(name),
             legal={
                 "comm=None": "a DistArray brings its own",
                 "overwrite_x": "any truth value, as of scipy's",
@@ -222,6 +227,62 @@ def two_fields(lab: Lab, one: Any) -> Any:
     return a_field(lab, one), a_field(lab, one)
 
 
+def half_mean_squares(one: Any) -> np.ndarray:
+    """The energy of the two fields together, by Parseval's theorem."""
+    spectrum = whole(one._plan.spectrum)
+    return np.mean(np.abs(np.fft.ifftn(spectrum, axes=(-2, -1))) ** 2, axis=(-2, -1))
+
+
+def right_energy(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert np.allclose(result, half_mean_squares(one))
+
+
+def right_spectrum(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    spectrum = whole(one._plan.spectrum)
+    points = spectrum.shape[-2:]
+    modes = np.meshgrid(*(np.fft.fftfreq(n, 1 / n) for n in points), indexing="ij")
+    shells = np.rint(np.hypot(*modes)).astype(int)
+    energies = (np.abs(spectrum) ** 2).sum(axis=0) / np.prod(points) ** 2
+    k, found = result
+    assert np.allclose(found, np.bincount(shells.ravel(), energies.ravel(), len(k)))
+
+
+def right_function(name: str) -> Any:
+    """What numpy's function of this name gives, rounded as in the exchange."""
+
+    def right(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+        x = arguments["x"]
+        everything = np.zeros(x.global_shape, x.dtype)
+        for where, part in lab.gathered((x.local_slice, np.asarray(x))):
+            everything[where] = part
+        axis = {"axis": arguments["axis"]} if "axis" in arguments else {}
+        if "n" in name:
+            axis = {"axes": (-3, -2, -1)}
+        truth = getattr(np.fft, name)(everything, norm="ortho", **axis)
+        assert truth.shape == result.global_shape, (truth.shape, result.global_shape)
+        assert np.allclose(result, truth[result.local_slice], atol=1e-5 * np.abs(truth).max())
+
+    return right
+
+
+def right_reduction(name: str) -> Any:
+    """What numpy says of the whole array."""
+
+    def right(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+        everything = np.arange(6.0 * lab.holders)
+        truth = {
+            "global_sum": everything.sum(),
+            "global_mean": everything.mean(),
+            "global_max": everything.max(),
+            "global_min": everything.min(),
+            "global_norm": np.linalg.norm(everything),
+            "global_vdot": everything @ everything,
+        }
+        assert np.isclose(result, truth[name]), (result, truth[name])
+
+    return right
+
+
 def close_all(lab: Lab, one: Any) -> None:
     overlap.fft.close_plans()
     for each in vars(one).values():
@@ -229,19 +290,19 @@ def close_all(lab: Lab, one: Any) -> None:
 
 
 def distarray(lab: Lab) -> Any:
-    length = 3
+    length, first = lab.count(3), 3 * min(lab.rank, lab.holders)
     return DistArray(
-        np.arange(length * 2.0).reshape(length, 2) + 2 * length * lab.rank,
+        np.arange(length * 2.0).reshape(length, 2) + 2 * first,
         lab.comm,
-        (length * lab.size, 2),
+        (3 * lab.holders, 2),
         (0,),
-        (slice(length * lab.rank, length * (lab.rank + 1)), slice(0, 2)),
+        (slice(first, first + length), slice(0, 2)),
     )
 
 
 def gathered(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
     if lab.rank == 0:
-        assert np.array_equal(result, np.arange(6.0 * lab.size).reshape(-1, 2))
+        assert np.array_equal(result, np.arange(6.0 * lab.holders).reshape(-1, 2))
 
 
 def path_of(lab: Lab) -> str:
@@ -495,9 +556,12 @@ SUBJECTS = (
                     "buffer=objects": ANY_DTYPE,
                 },
             ),
-            **{name: Call() for name in ("global_sum", "global_mean", "global_max", "global_min")},
-            "global_norm": Call(lambda lab, one: {"ord": 2}),
-            "global_vdot": Call(lambda lab, one: {"other": one}),
+            **{
+                name: Call(right=right_reduction(name))
+                for name in ("global_sum", "global_mean", "global_max", "global_min")
+            },
+            "global_norm": Call(lambda lab, one: {"ord": 2}, right_reduction("global_norm")),
+            "global_vdot": Call(lambda lab, one: {"other": one}, right_reduction("global_vdot")),
             "gather": Call(lambda lab, one: {"root": 0, "index": (slice(None), slice(None))}, gathered),
             "redistribute": Call(
                 lambda lab, one: {
@@ -530,8 +594,8 @@ SUBJECTS = (
                 legal={"axis=negative": "-1 is x"},
             ),
             "divergence": Call(lambda lab, one: {"vector": two_fields(lab, one)}, local=True),
-            "energy": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
-            "energy_spectrum": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
+            "energy": Call(lambda lab, one: {"fields": two_fields(lab, one)}, right_energy),
+            "energy_spectrum": Call(lambda lab, one: {"fields": two_fields(lab, one)}, right_spectrum),
             "gradient": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),
             "inverse_laplacian": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),
             "laplacian": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),

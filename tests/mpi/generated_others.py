@@ -56,12 +56,17 @@ def wholes(lab: Lab, one: Any) -> dict[str, Any]:
 # ---- the drop-in -----------------------------------------------------------------------------------
 
 
+def cube(lab: Lab) -> tuple[int, int, int]:
+    length = 4 if lab.holders == lab.size else lab.holders
+    return length, length, length
+
+
 def pfft(lab: Lab) -> Any:
-    return mpi4py_fft.PFFT(lab.comm, (4, 4, 4), dtype="D", wait="off", planner_effort="FFTW_ESTIMATE")
+    return mpi4py_fft.PFFT(lab.comm, cube(lab), dtype="D", wait="off", planner_effort="FFTW_ESTIMATE")
 
 
 def field(lab: Lab) -> Any:
-    array = mpi4py_fft.DistArray((4, 4, 4), (0, 1, 1), val=1.0)
+    array = mpi4py_fft.DistArray(cube(lab), (0, 1, 1), val=1.0)
     return array
 
 
@@ -75,7 +80,7 @@ def serial_transform(lab: Lab) -> Any:
     functions = mpi4py_fft.fftw.fftn, mpi4py_fft.fftw.ifftn
     one = mpi4py_fft.PFFT(
         lab.comm,
-        (4, 4, 4),
+        cube(lab),
         ((0,), (1, 2)),
         "D",
         transforms={(1, 2): functions},

@@ -29,6 +29,27 @@ SUBJECTS: dict[str, tuple[Subject, ...]] = {
     "output": generated_others.OUTPUT,
 }
 
+DEGREES: dict[str, int | tuple[int, ...] | None] = {
+    **dict.fromkeys(("wavenumbers", "grid", "from_function", "diagonal", "own_part", "row_sums", "norm"), 0),
+    **dict.fromkeys(("buffers", "operation", "operations", "planes", "compute", "communicate"), None),
+    "overlap.DistArray.global_vdot": 2,
+    "overlap.DistArray.load": 0,
+    "overlap.Output.read": 0,
+    "overlap.Protected.restore": 0,
+    "overlap.collectives.Collectives.allreduce": 0,
+    "overlap.compat.mpi4py_fft.DistArray.DistArray": 0,
+    "overlap.compat.mpi4py_fft.DistArray.DistArray of the world": 0,
+    "overlap.fft.SpectralOperators.energy": 2,
+    "overlap.fft.SpectralOperators.energy_spectrum": (0, 2),
+    "overlap.fft.SpectralOperators.product": 2,
+    "overlap.fft.TimeStepper.run": (1, 0),
+    "overlap.fft.Transform of FFT2.pointwise.__call__": (2, 2, 1),
+    "overlap.fft.Transform of FFT3.pointwise.__call__": (2, 2, 1),
+}
+"""With which power of its arrays' numbers the numbers of a call's result grow, each or all alike, by the name of the
+call in one subject or in all; 1 by default. None: its arrays are memory to work in.
+"""
+
 NOT_CALLED: dict[str, str] = dict.fromkeys(
     (
         f"overlap.{name}"

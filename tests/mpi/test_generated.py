@@ -46,6 +46,34 @@ def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
     jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=True)
 
 
+HELD = ("drop-in", "output", "overlap.DistArray", "overlap.fft.SpectralOperators", "overlap.fft.fft", "overlap.Halo")
+SCALED = ("collectives", "drop-in", "output", "overlap.Bracket", "overlap.DistArray", "overlap.fft.SpectralOperators")
+
+
+@pytest.mark.parametrize("area", HELD)
+def test_some_rank_holds_nothing(area: str) -> None:
+    jobs.run_job("generated_cases:held_by_some", 3, args={"area": area})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("area", ["drop-in", "fft", "output", "sparse"])
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_some_rank_holds_nothing_everywhere(area: str, ranks: int, mpi: str) -> None:
+    jobs.run_job("generated_cases:held_by_some", ranks, mpi=mpi, args={"area": area}, deadline_s=1200, fresh=True)
+
+
+@pytest.mark.parametrize("area", SCALED)
+def test_results_grow_with_the_numbers(area: str) -> None:
+    jobs.run_job("generated_cases:scaled", 2, args={"area": area})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("area", ["collectives", "drop-in", "fft", "output", "sparse"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_results_grow_with_the_numbers_everywhere(area: str, ranks: int, mpi: str) -> None:
+    jobs.run_job("generated_cases:scaled", ranks, mpi=mpi, args={"area": area}, deadline_s=1200, fresh=True)
+
+
 @pytest.mark.parametrize(
     "area", [area if area in QUICK else pytest.param(area, marks=pytest.mark.exhaustive) for area in AREAS]
 )

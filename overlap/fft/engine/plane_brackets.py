@@ -20,6 +20,7 @@ import numpy as np
 from numba import carray, types
 
 from ...arrays import AxisSwap, chunks, length_of, stages
+from ...arrays.powers import float_times_power, in_range
 from ...compiled import CFunction
 from ...lowlevel.execute import execute
 from ...lowlevel.memory import address_of, pointer
@@ -173,12 +174,12 @@ class PlaneBrackets(PlaneComposition):
         return bases
 
     def take(self, slot: SlotBuffers, a: ArrayReference, block: int) -> float:
-        """Bring a_x + i a_y of a block of planes to real space; return its largest squared modulus."""
+        """Bring a_x + i a_y of a block of planes to real space; return its largest modulus."""
         bases = self._bases(ONE, slot, [a])
         bases[SCRATCH] = self.scratch[worker_index()]
         execute(self._take_codes[block], bases)
-        taken = self.kept[self.blocks[block]]
-        return float((taken.real**2 + taken.imag**2).max())
+        taken, exponent = in_range(self.kept[self.blocks[block]])
+        return float_times_power(float(np.sqrt((taken.real**2 + taken.imag**2).max())), exponent)
 
     # ---- what programs do ------------------------------------------------------------------------
 
