@@ -40,7 +40,7 @@ from .field_composition import FieldComposition
 from .field_transform import FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
 from .on_runtime import PlanComm
-from .operators import SpectralOperators
+from .operators import SpectralOperators, lengths_problem
 from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
@@ -451,8 +451,9 @@ class FourierPlan(Plan):
         Raises
         ------
         InputError
-            On all ranks: an argument is bad, or differs between ranks; or the plan has a "dct1", "dct3" or "dst3" with
-            ``norm="ortho"``, which scales values at the walls.
+            On all ranks: an argument is bad, or differs between ranks; squares of wavenumbers leave the range of the
+            fields' type; or the plan has a "dct1", "dct3" or "dst3" with ``norm="ortho"``, which scales values at the
+            walls.
 
         Examples
         --------
@@ -467,7 +468,11 @@ class FourierPlan(Plan):
         self._check_in_use()
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
-            problem = self._operators_problem() or dealias_problem(self._points, dealias, self._kinds)
+            problem = (
+                self._operators_problem()
+                or lengths_problem(box, self._points, self.real.dtype)
+                or dealias_problem(self._points, dealias, self._kinds)
+            )
             self.runtime.preflight(problem, lengths=box, dealias=dealias)
         points = float(np.prod(self._all_points, dtype=object))
         return SpectralOperators(self, self._points, self._kinds, points ** (2 * self._power - 2), box, dealias)

@@ -330,6 +330,17 @@ class SpectralOperators:
         return total
 
 
+def lengths_problem(lengths: Sequence[float], points: Sequence[int], dtype: np.dtype) -> str | None:
+    """Return why the squares of the wavenumbers of a box leave the range of the fields' type, or None."""
+    limits = np.finfo(dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        steps = tau / np.array(lengths)
+        largest, smallest = np.square(steps * points).sum(), np.square(steps / 4).min()  # with walls, steps are smaller
+    if limits.tiny <= smallest and largest <= limits.max:
+        return None
+    return f"expected lengths whose wavenumbers have squares in the range of {dtype}, received {tuple(lengths)}"
+
+
 def counts_of_half(modes: np.ndarray, points: int) -> np.ndarray:
     """Return how many modes of the whole spectrum each mode of half a spectrum represents: 2, at the ends 1."""
     return np.where((modes == 0) | (2 * modes == points), 1.0, 2.0)

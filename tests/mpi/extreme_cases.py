@@ -244,6 +244,25 @@ def energies(comm):
                     np.testing.assert_allclose(np.ldexp(sums, -2 * exponent), spectrum, rtol=1e-12)
 
 
+def boxes(comm):
+    """Lengths of which the squares of wavenumbers leave the fields' range are refused; derivatives of others scale."""
+    for dtype, far in (("f4", 50), ("f8", 500)):
+        with FFT2(comm, (1, 4, 6), dtype, settings={"effort": "estimate"}) as plan:
+            whole = np.random.default_rng(2).standard_normal((1, 4, 6)).astype(dtype)
+            hat = plan.forward(plan.real.wrap(whole[plan.real.local_slice].copy()))
+            usual = np.asarray(plan.operators(1.0).laplacian(hat))
+            solved = np.asarray(plan.operators(1.0).inverse_laplacian(hat))
+            for sign in (-far, far):
+                ops = plan.operators(2.0**sign)
+                with np.errstate(all="raise", under="ignore", divide="ignore"):
+                    found, inverse = ops.laplacian(hat), ops.inverse_laplacian(hat)
+                np.testing.assert_allclose(scaled(np.asarray(found), 2 * sign), usual, rtol=1e-6)
+                np.testing.assert_allclose(scaled(np.asarray(inverse), -2 * sign), solved, rtol=1e-6)
+                raises_everywhere(
+                    comm, InputError, "expected lengths whose wavenumbers", lambda: plan.operators(2.0 ** (1.4 * sign))
+                )
+
+
 def speeds(comm):
     """The speed of a bracket's advecting field is the largest gradient of a in real space, at all scales."""
     with Bracket(comm, (1, comm.size, 3, 5), points=(8, 8), settings={"effort": "estimate"}) as bracket:
