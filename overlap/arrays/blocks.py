@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InputError, repr_of
 from .partition import block, length_of
 from .topology import coordinates
-from .weights import checked, checked_shares, combined
+from .weights import checked, checked_shares, combined, integers
 
 Box = tuple[slice, ...]
 """A part of an array, as one slice per axis: ``array[box]`` is a view of it."""
@@ -101,17 +101,17 @@ class Blocks:
         weights: Sequence[Any] | None = None,
         shares: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        self.shape, self.grid = tuple(shape), tuple(grid)
-        axes = len(self.shape)
-        if not axes or len(self.grid) != axes or min(*self.shape, *self.grid) < 1:
+        cells, ranks = integers(shape), integers(grid)
+        if not cells or ranks is None or len(ranks) != len(cells) or min(*cells, *ranks) < 1:
             raise InputError(
                 "expected a shape and a grid with one number >= 1 for each axis, received "
-                f"shape={shape!r} and grid={grid!r}"
+                f"shape={repr_of(shape)} and grid={repr_of(grid)}"
             )
+        self.shape, self.grid, axes = cells, ranks, len(cells)
         self.width = _widths(width, axes)
-        self.periodic = (periodic,) * axes if isinstance(periodic, bool) else tuple(map(bool, periodic))
+        self.periodic = (periodic,) * axes if isinstance(periodic, bool) else tuple(map(bool, _listed(periodic)))
         if len(self.periodic) != axes:
-            raise InputError(f"expected periodic to be one truth value, or {axes}, received {periodic!r}")
+            raise InputError(f"expected periodic to be one truth value, or {axes}, received {repr_of(periodic)}")
         self.corners = corners
         self.size = prod(self.grid)
         self.weights, problem = checked(weights, self.size)
@@ -273,12 +273,20 @@ class Blocks:
 
 def _widths(width: Any, axes: int) -> tuple[tuple[int, int], ...]:
     """Return ghost cells as a pair (low, high) for each axis."""
-    given = (width,) * axes if isinstance(width, int) else tuple(width)
-    pairs = tuple((each, each) if isinstance(each, int) else tuple(each) for each in given)
+    given = (width,) * axes if isinstance(width, int) else _listed(width)
+    pairs = tuple((each, each) if isinstance(each, int) else _listed(each) for each in given)
     if len(pairs) != axes or any(
         len(pair) != 2 or not all(isinstance(number, int) and number >= 0 for number in pair) for pair in pairs
     ):
         raise InputError(
-            f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received {width!r}"
+            f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received {repr_of(width)}"
         )
     return pairs
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """Return a sequence as a tuple; an empty one for a value that is none."""
+    try:
+        return tuple(value)
+    except Exception:  # iterating over a user's object can raise anything
+        return ()

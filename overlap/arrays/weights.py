@@ -140,6 +140,17 @@ def combined(weights: Sequence[int | float | Fraction], groups: Sequence[int]) -
     return tuple(sums)
 
 
+def integers(values: Any) -> tuple[int, ...] | None:
+    """Return a sequence of integers as a tuple of Python's; None if the value is no such sequence."""
+    try:
+        values = tuple(values)
+        if any(isinstance(value, bool) for value in values):
+            return None
+        return tuple(map(as_integer, values))  # it refuses NumPy's truth values
+    except Exception:  # iterating over a user's object can raise anything
+        return None
+
+
 def _number(value: Any) -> int | float | Fraction | None:
     """Return a positive finite number as one of Python's, the simplest that is equal to it, or None."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -10,12 +10,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..arrays.weights import integers as integers
 from ..errors import repr_of as shown
 from .engine.kinds import KINDS, REAL_KINDS
 
@@ -23,17 +23,6 @@ ORDERS = ("natural", "transposed")
 NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
 """For every norm, minus the power of the number of points by which the forward transform is scaled."""
 DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
-
-
-def integers(values: Any) -> tuple[int, ...] | None:
-    """Return a sequence of integers as a tuple of Python's; None if the value is no such sequence."""
-    try:
-        values = tuple(values)
-        if any(isinstance(value, bool | np.bool_) for value in values):
-            return None
-        return tuple(map(index, values))
-    except Exception:  # iterating over a user's object can raise anything
-        return None
 
 
 def axes_of_array(axes: Any, count: int) -> tuple[int, ...] | None:

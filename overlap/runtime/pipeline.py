@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction, isfunction, isgeneratorfunction, ismethod, isroutine, unwrap
 from time import perf_counter
 from typing import Any, Literal
 
@@ -91,6 +91,8 @@ class Pipeline(Uncopied):
     ) -> None:
         self.depth = options.depth
         self.wait = options.wait
+        if _is_plain(program):
+            raise InputError(f"expected a coroutine function (`async def`) as program, received {repr_of(program)}")
         # Making a pipeline is not collective: an error here is reported to all ranks by the pipeline's first call.
         problem = problem or _functions_problem(program, buffers, skeleton)
         self._error: BaseException | None = None if problem is None else InputError(problem)
@@ -266,6 +268,22 @@ def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> lis
                 request.of_slots = counterparts.setdefault((which, place), {})
                 request.of_slots[id(slots[-1])] = request
     return slots
+
+
+def _is_plain(program: Any) -> bool:
+    """Return whether a program is a function by `def` that makes no coroutine, as far as that is known without a call.
+
+    A lambda may pass on the coroutine of another function.
+    """
+    while isinstance(program, partial):
+        program = program.func
+    program = unwrap(program) if isroutine(program) else program
+    return (
+        (isfunction(program) or ismethod(program))
+        and program.__name__ != "<lambda>"
+        and not iscoroutinefunction(program)
+        and not isgeneratorfunction(program)
+    )
 
 
 def _functions_problem(program: Any, buffers: Any, skeleton: Any) -> str | None:

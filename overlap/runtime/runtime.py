@@ -448,6 +448,12 @@ class Runtime(Resource):
         -------
         Pipeline
             Call it with the slices (any sequence), then `args` and `kwargs`.
+
+        Raises
+        ------
+        InputError
+            On this rank, if `program` is a plain function (``def``). The pipeline's first call reports other bad
+            arguments on all ranks.
         """
         if program is None:
             return lambda program: self.pipelined(

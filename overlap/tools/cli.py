@@ -268,7 +268,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--shape",
         nargs=2,
         type=options.count,
-        default=(512, 512),
         metavar=("NY", "NX"),
         help="size of a plane; default: 512 512",
     )
@@ -279,13 +278,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--ranks",
         nargs="+",
         type=options.count,
-        default=[2],
         help="number of ranks, or several numbers for strong scaling; default: 2",
     )
-    guess.add_argument(
-        "--wait", choices=("off", "block", "poll"), default="poll", help="how the communicator waits; default: poll"
-    )
-    guess.add_argument("--depth", type=options.count, default=16, help="number of slices in flight; default: 16")
+    guess.add_argument("--wait", choices=("off", "block", "poll"), help="how the communicator waits; default: poll")
+    guess.add_argument("--depth", type=options.count, help="number of slices in flight; default: 16")
     guess.add_argument("--in-flight", type=options.count, help="largest number of exchanges in flight")
     guess.add_argument("--chunk", type=options.count, help="number of slices per message; default: the fastest")
     guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table to this file")
@@ -402,6 +398,9 @@ def _predict(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     times = given.compute_s is not None and given.communication_s is not None
     if times == (given.report is not None):
         parser.error("expected either --compute-s and --communication-s, or a report")
+    for name in ("machine", "shape", "dtype", "ranks", "wait", "depth", "in_flight", "chunk"):
+        if getattr(given, name) is not None:
+            parser.error(f"--{name.replace('_', '-')}: expected with --workload only, as it changes no given time")
     cases: dict[str, tuple[float, float, int, int | None, dict[str, float] | None]]
     if times:
         cases = {"given": (given.compute_s, given.communication_s, given.workers, given.slices, None)}
@@ -440,17 +439,19 @@ def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
     workload = Workload(
         workload=given.workload,
         slices=given.slices or 64,
-        shape=tuple(given.shape),
+        shape=tuple(given.shape or (512, 512)),
         dtype=given.dtype or WORKLOADS[given.workload][-1],
     )
-    machine = Machine.read(given.machine)
+    machine, wait = Machine.read(given.machine), given.wait or "poll"
+    for doubt in machine.doubts():
+        print(f"overlap predict: warning: {given.machine}: {doubt}", file=sys.stderr)
     rows = strong_scaling(
         workload,
         machine,
-        given.ranks,
+        given.ranks or [2],
         workers=given.workers,
-        wait=given.wait,
-        depth=given.depth,
+        wait=wait,
+        depth=given.depth or 16,
         in_flight=given.in_flight,
         chunk=given.chunk,
         compute_s=given.compute_s,
@@ -458,11 +459,11 @@ def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
     ny, nx = workload.shape
     title = (
         f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
-        f"{given.workers} worker(s) per rank, {given.wait}; {machine.name}"
+        f"{given.workers} worker(s) per rank, {wait}; {machine.name}"
     )
     print(f"{title}; milliseconds")
     print(table(rows))
     if given.json:
         write_json(rows, given.json)
     if given.png:
-        draw({given.wait: rows}, given.png, title)
+        draw({wait: rows}, given.png, title)

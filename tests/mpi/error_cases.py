@@ -1,5 +1,6 @@
 """What `test_errors` runs on every rank: accepted work always ends, and ends alike everywhere."""
 
+import functools
 import threading
 import time
 from itertools import product
@@ -294,12 +295,56 @@ def program_that_cannot_be_called(comm):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
             def plain(z):
-                return None
+                calls.append(z)
 
-            for function, args in ((plain, ()), (program, ("too many",))):
-                error = raised(overlap.SliceError, rt.pipelined(function), range(5), *args)
+            def passes_on(z):
+                return program(z)
+
+            calls = []
+            for function in (plain, functools.partial(plain), plain.__get__(0)):
+                error = raised(overlap.InputError, rt.pipelined, function)
+                assert "expected a coroutine function (`async def`) as program, received" in str(error), error
+                assert "plain" in str(error) and not calls
+            error = raised(overlap.SliceError, rt.pipelined(lambda z: None), range(5))
+            same_message(comm, error)
+            error = raised(overlap.SliceError, rt.pipelined(program), range(5), "too many")
+            same_message(comm, error)
+            for function in (program, functools.partial(program), lambda z: program(z)):
+                rt.pipelined(function)(range(5))
+            rt.pipelined(functools.wraps(program)(passes_on))(range(5))
+
+
+def rejected_awaits(comm):
+    """The text of a call that MPI rejects begins with the slice's await, on all ranks."""
+    awaits = [
+        'await summed(np.zeros(3, "f4"), np.zeros(3, "f8" if z == bad else "f4"))',
+        "await rt.comm.Allreduce(send, receive)",
+    ]
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=5) as rt:
+
+            async def summed(send, receive):
+                await rt.comm.Allreduce(send, receive)
+
+            async def program(z, bad):
+                await summed(np.zeros(3, "f4"), np.zeros(3, "f8" if z == bad else "f4"))
+
+            def known(z, bad):
+                return rt.comm.Allreduce(np.zeros(3, "f4"), np.zeros(3, "f4"))
+
+            for skeleton, bad in product((None, "agree", known), (0, 4)):
+                pipeline = rt.pipelined(program, skeleton=skeleton)
+                error = raised(overlap.SliceError, pipeline, range(6), bad)
                 same_message(comm, error)
-            rt.pipelined(program)(range(5))
+                assert error.slice == str(bad), error
+                if skeleton is None and bad:  # the first slice has shown what slices await
+                    assert "received Allreduce(sendbuf=3 of f4, recvbuf=3 of f8" in error.summary, error
+                else:
+                    lines = [line.strip() for line in error.traceback_text.splitlines()]
+                    assert [line for line in lines if line.startswith("await")] == awaits, error
+                    assert error.summary == "ValueError: mismatch in send and receive MPI datatypes"
+                    assert "overlap/runtime" not in error.traceback_text and len(lines) < 12, error
+                pipeline(range(6), -1)
 
 
 def programs_that_clean_up(comm):

@@ -14,7 +14,7 @@ AGREED = (
     "input_cases:input_errors",
     "error_cases:bad_start",
     "error_cases:skeletons",
-    "error_cases:program_that_cannot_be_called",
+    "error_cases:program_that_cannot_be_called,rejected_awaits",
     "error_cases:programs_that_clean_up",
     "error_cases:truncated",
     "error_cases:buffers_after_a_bad_start",

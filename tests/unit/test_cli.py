@@ -18,6 +18,8 @@ from overlap.fft.planning.settings import Settings, Tuned
 from overlap.files import CACHE_VARIABLE
 from overlap.runtime.trace import Span
 from overlap.timing import model
+from overlap.timing.simulate import Machine
+from overlap.timing.thread_scaling import ThreadScaling
 from overlap.tools import cli, launch, timeline
 from overlap.tools.bench import reference, report
 from overlap.tools.bench.cases import Case
@@ -61,6 +63,9 @@ from overlap.tools.bench.cases import Case
         (["predict", "--compute-s", "1"], "expected either"),
         (["predict", "report.json", "--compute-s", "1", "--communication-s", "1"], "expected either"),
         (["predict", "--compute-s", "-1", "--communication-s", "1"], "finite time >= 0"),
+        (["predict", "--compute-s", "1", "--communication-s", "1", "--ranks", "4", "16"], "--ranks: expected with"),
+        (["predict", "report.json", "--in-flight", "2"], "--in-flight: expected with --workload only"),
+        (["predict", "report.json", "--wait", "poll"], "--wait: expected with --workload only"),
         (["trace"], "FILE.json"),
         (["tune"], "workload"),
         (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
@@ -221,6 +226,22 @@ def test_predict_of_times(capsys):
     for value in (0.2, 0.14, 0.12, model.block_s(0.12, 0.08, 4, slices=64)):
         assert f"{1e3 * value:.2f} ms" in out
     assert "1.67 x" in out and "1.75 x" in out and "at T = 160.00 ms" in out
+
+
+def test_predict_warns_of_a_machine_measured_while_busy(tmp_path, capsys):
+    path = tmp_path / "busy.toml"
+    numbers = dict(fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    argv = ["predict", "--workload", "fft2", "--machine", str(path), "--ranks", "2", "4", "--workers", "16"]
+    for jitter, speedup in ((0.57, 0.5), (0.03, 9.5)):
+        threads = ThreadScaling.of_table({64: {2: 1.7, 16: speedup}})
+        Machine(name="busy", jitter=jitter, threads=threads, **numbers).write(path)
+        cli.main([*argv])
+        warned = capsys.readouterr().err
+        if speedup > 1:
+            assert warned == ""
+        else:
+            assert f"warning: {path}: 16 threads 0.5 times as fast as one for planes of 64 x 64: such" in warned
+            assert f"warning: {path}: a jitter of 0.57: such values come from cores that other programs used" in warned
 
 
 def test_predict_of_a_report(tmp_path, capsys):

@@ -37,7 +37,7 @@ from ..requests.requests import TakeTurn
 from .blocking import Blocking
 from .host import HOST, Host, NotIssued, try_start
 from .polling import Polling
-from .slots import AT_BARRIER, END, FAILED, Slot
+from .slots import AT_BARRIER, END, FAILED, Slot, at_await
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class Executor:
     def _drained(self, slot: Slot, error: BaseException) -> Any:
         """Return, from the skeleton, the request that the other ranks issue in place of a slice's last one."""
         run = slot.current
-        run.error = error
+        run.error = at_await(error, run.source)
         run.awaited -= 1
         self._job.issued -= 1  # it is issued on scratch: failures that it causes elsewhere come after this one
         self._job.fail(run.key, error)
@@ -325,7 +325,7 @@ class Executor:
             waiting.wait_unused(operation)
         requests, error = try_start(operation)
         if error is not None:
-            job.fail(slot.current.key, error)
+            job.fail(slot.current.key, at_await(error, slot.current.source))
         started = self._agreements.sum([len(requests)])[0]
         if started < self.coordinator.size:
             if started:  # it can never complete

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from threading import Lock
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 from ...errors import repr_of, text_of
@@ -30,6 +31,7 @@ from .job import Job
 END = "end of the slices"  # posted when a slot has no slices left
 AT_BARRIER = "barrier()"  # posted when all remaining slices of a slot wait at a barrier
 FAILED = "a failed slice"  # posted when a slice has failed before the runtime knows what slices await
+_RUNTIME = __name__.rpartition(".scheduling")[0]
 _ENDED = object()  # returned instead of a request when the slice has ended
 _ISSUED = frozenset((Collective, Operation, Persistent, Start, TakeTurn))
 
@@ -358,16 +360,35 @@ class Slot:
         return self._step(run)
 
 
+def at_await(error: BaseException, source: Any) -> BaseException:
+    """Return an operation's error with a traceback that begins at the slice's `await`, without the runtime's frames."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
+        traceback = traceback.tb_next
+    frames = []
+    while source is not None:  # the slice's coroutine, and those that it awaits
+        frame = getattr(source, "cr_frame", None) or getattr(source, "gi_frame", None)
+        if frame is not None and not frame.f_globals.get("__name__", "").startswith(_RUNTIME):
+            frames.append(frame)
+        source = getattr(source, "cr_await", None) or getattr(source, "gi_yieldfrom", None)
+    for frame in reversed(frames):
+        traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
+    return error.with_traceback(traceback)
+
+
 def _close(run: Slice, job: Job) -> None:
     """End a slice's source early; raise the error in it if one of its awaits has failed."""
     if run.source is None:
         return
+    raised, traceback = run.error, None if run.error is None else run.error.__traceback__
     try:
-        if run.error is not None:
-            run.source.throw(run.error)
+        if raised is not None:
+            run.source.throw(raised)
         run.source.close()
     except BaseException as error:
         job.fail(run.key, error)
+        if error is raised:
+            error.__traceback__ = traceback  # `throw` has added the same lines once more
     run.error = None
 
 

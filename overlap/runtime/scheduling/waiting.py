@@ -20,6 +20,7 @@ from mpi4py import MPI
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
 from .host import HOST, Host, issue
+from .slots import at_await
 
 if TYPE_CHECKING:
     from ...losses import Guard
@@ -245,7 +246,10 @@ class Waiting:
         """Note that a slot's operation has failed in MPI; raise `RankLost` if a rank is lost: no job can go on then."""
         if self._guard is not None and (lost := self._guard.loss(error, "a pipeline" if slot is None else str(slot))):
             raise lost from error
-        self._job.fail(None if slot is None else slot.current.key, error)
+        if slot is None:
+            self._job.fail(None, error)
+        else:
+            self._job.fail(slot.current.key, at_await(error, slot.current.source))
 
     def make_room(self) -> None:
         """Wait until one more operation may be started."""

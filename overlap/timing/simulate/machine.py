@@ -30,6 +30,9 @@ def _number(
     return field(default=default, metadata=metadata)
 
 
+MOST_JITTER = 0.3  # of an idle machine; about ten times as much as measured on those of `bench/machines`
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """A model of a machine for the simulation; times in seconds, sizes in bytes.
@@ -147,6 +150,24 @@ class Machine:
         if any(problems):
             raise InputError(f"{path}: " + "; ".join(filter(None, problems)))
         return cls(threads=threads, **{known[where].name: value for where, value in entries.items()})
+
+    def doubts(self) -> list[str]:
+        """Say which values look as if they had been measured while other programs used the cores.
+
+        Returns
+        -------
+        list of str
+            What is doubtful, with the values; empty if nothing is.
+        """
+        slow = [
+            f"{threads} threads {speedup:.3g} times as fast as one for planes of {n} x {n}"
+            for n, row in self.threads.table().items()
+            for threads, speedup in row.items()
+            if speedup < 1
+        ]
+        varying = [f"a jitter of {self.jitter:.3g}"] if self.jitter > MOST_JITTER else []
+        again = "such values come from cores that other programs used; measure again on an idle machine"
+        return [f"{', '.join(found)}: {again}" for found in (slow, varying) if found]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the machine to a file, whole or not at all.
