@@ -138,9 +138,23 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 local = comm.Split_type(MPI.COMM_TYPE_SHARED)
 name = socket.gethostname()
-sys.stdout.write(f"{comm.rank} of {comm.size} on {name} {socket.gethostbyname(name)} "
-                 f"with {local.size} cores {sorted(os.sched_getaffinity(0))} "
-                 f"links {sorted(name for _, name in socket.if_nameindex())}\\n")
+lines = comm.gather(
+    f"{comm.rank} of {comm.size} on {name} {socket.gethostbyname(name)} "
+    f"with {local.size} cores {sorted(os.sched_getaffinity(0))} "
+    f"links {sorted(name for _, name in socket.if_nameindex())}"
+)
+if comm.rank == 0:
+    print(*lines, sep="\\n")
+"""
+
+# The launcher may mix what two commands write at the same time, so each writes to a file of its own in a folder.
+OWN_FILE = """
+import os, socket, sys, tempfile
+
+def say(text):
+    with open(tempfile.mkstemp(dir=sys.argv[1])[0], "w") as file:
+        file.write(text)
+
 """
 
 
@@ -151,7 +165,7 @@ def test_each_rank_has_its_host_and_core(hosts, ranks):
     status, out, err = launch([sys.executable, "-c", HELLO], hosts=hosts, ranks=ranks)
     assert status == 0, err
     per_host = ranks // hosts
-    assert sorted(out.splitlines()) == [
+    assert out.splitlines() == [
         f"{rank} of {ranks} on h{rank // per_host} 10.77.0.{rank // per_host + 1} "
         f"with {per_host} cores {[cpus[rank % len(cpus)]]} links ['eth0', 'lo']"
         for rank in range(ranks)
@@ -159,16 +173,15 @@ def test_each_rank_has_its_host_and_core(hosts, ranks):
 
 
 @needs_links
-def test_cores_and_environment_can_be_chosen():
+def test_cores_and_environment_can_be_chosen(tmp_path):
     cpus = sorted(os.sched_getaffinity(0))
-    program = (
-        "import os, sys; sys.stdout.write("  # in one piece, or two ranks' would mix
-        "f\"{sorted(os.sched_getaffinity(0))} {os.environ['COLOUR']}\\n\")"
-    )
-    for chosen, seen in ((cpus[-1:], cpus[-1:]), ([], cpus)):
-        status, out, err = launch([sys.executable, "-c", program], cpus=chosen, env={"COLOUR": "red"})
+    program = OWN_FILE + "say(f\"{sorted(os.sched_getaffinity(0))} {os.environ['COLOUR']}\")"
+    for name, chosen, seen in (("one", cpus[-1:], cpus[-1:]), ("all", [], cpus)):
+        folder = tmp_path / name
+        folder.mkdir()
+        status, _, err = launch([sys.executable, "-c", program, str(folder)], cpus=chosen, env={"COLOUR": "red"})
         assert status == 0, err
-        assert out.splitlines() == [f"{seen} red"] * 2
+        assert [path.read_text() for path in folder.iterdir()] == [f"{seen} red"] * 2
 
 
 # ---- rate ------------------------------------------------------------------------------------
@@ -261,11 +274,17 @@ def test_a_user_without_privileges_has_them_and_the_host_sees_nothing():
     except OSError as error:
         pytest.skip(str(error))
     before = socket.if_nameindex()
-    program = (
-        "import os, sys; from overlap.tools import links\nassert os.getuid() != 0\n"
-        "raise SystemExit(links.run([sys.executable, '-c', 'import socket; print(socket.if_nameindex()[-1][1])'],"
-        " deadline_s=100))"
-    )
+    program = f"""
+import os, sys, tempfile
+from pathlib import Path
+from overlap.tools import links
+
+assert os.getuid() != 0
+with tempfile.TemporaryDirectory() as folder:
+    program = {OWN_FILE!r} + "say(socket.if_nameindex()[-1][1])"
+    status = links.run([sys.executable, "-c", program, folder], deadline_s=100)
+    print(status, *(path.read_text() for path in Path(folder).iterdir()))
+"""
     done = subprocess.run(
         [*python, "-c", program],
         env=os.environ | environ,
@@ -274,7 +293,7 @@ def test_a_user_without_privileges_has_them_and_the_host_sees_nothing():
         timeout=DEADLINE_S,
         stdin=subprocess.DEVNULL,
     )
-    assert done.returncode == 0 and done.stdout.split() == ["eth0", "eth0"], done
+    assert done.returncode == 0 and done.stdout.split() == ["0", "eth0", "eth0"], done
     assert socket.if_nameindex() == before
 
 

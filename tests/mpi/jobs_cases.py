@@ -15,7 +15,7 @@ kept = []
 
 
 def succeed(comm, word):
-    print(f"{word} from rank {comm.rank} of {comm.size}", flush=True)
+    os.write(1, f"{word} from rank {comm.rank} of {comm.size}\n".encode())  # in one piece: the launcher mixes pieces
 
 
 def fail_an_assertion(comm, rank):
