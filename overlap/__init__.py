@@ -10,11 +10,11 @@ An indented line is a part of the folder above it: it comes below the folder's m
     renamed         names that have changed, and arguments that have gone
     masks           masked arrays, which are rejected
     uncopied        objects that can be neither copied nor pickled
+    abort           ending a job that cannot go on, with all stacks
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     lowlevel        operations of compiled code on addresses: loads, stores, tables of copies, calls of the MPI library
     interrupts      signals held back while a call of the library is under way
-    abort           ending a job that cannot go on, with all stacks
     losses          lost ranks: how they are detected, and how the survivors go on
     failures        failures of one rank, and how the others are notified and raise them; bounded waits
     collectives     collectives by remote writes in shared windows, called from Python and compiled code

@@ -13,15 +13,19 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from .errors import ClosedError
+from .abort import limited_to
+from .errors import ClosedError, formatted
 from .uncopied import Uncopied
 
 NOTIFIED_S = 2.0  # wait for ranks that leave the block by the same exception; a thread notifies later ones
+MPI4PY_NOTIFIED_S = 0.25  # the same if mpi4py is about to end the job
+MPI4PY_S = 0.75  # time to notify the others, if mpi4py ends the job when a failed process ends
+SHOWN_S = 0.1  # after so long a wait for other ranks the exception is printed
 
 
 class Resource(Uncopied, ABC):
@@ -73,8 +77,10 @@ class Resource(Uncopied, ABC):
     ) -> None:
         if error is None:
             self._end()
-        elif (telling := self._fail(error)) is not None:
-            telling.join(NOTIFIED_S)
+        else:
+            with _showing(error):
+                if (telling := _notified_of(self, error)) is not None:
+                    telling.join(MPI4PY_NOTIFIED_S if mpi4py_aborts(error) else NOTIFIED_S)
 
 
 class CollectiveContext(Resource):
@@ -124,6 +130,53 @@ def check_process(name: str) -> None:
         raise ClosedError(
             f"expected a {name} to be made in a process of MPI, received a child that was forked from one"
         )
+
+
+# ---- exceptions that leave a ``with`` block ---------------------------------------------------------
+
+
+@contextmanager
+def _showing(error: BaseException) -> Iterator[None]:
+    """Print an exception's traceback if the block takes long.
+
+    Other ranks may be in calls of MPI that they can only leave if the job ends, with which an unprinted traceback ends.
+    """
+    timer = threading.Timer(SHOWN_S, _show, [error])
+    timer.daemon = True
+    with suppress(RuntimeError):  # at its end the interpreter starts no threads
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+
+
+def _show(error: BaseException) -> None:
+    with suppress(Exception):  # its attributes may be out of reach: it is printed once more then
+        if isinstance(error, SystemExit) or getattr(error, "_overlap_shown", False):  # by another ``with`` block
+            return
+        error._overlap_shown = True  # type: ignore[attr-defined]
+    text = (
+        f"overlap: this rank leaves a with block by an exception and notifies the other ranks.\n{formatted(error)[1]}"
+    )
+    with suppress(Exception):  # there may be no standard error
+        print(text, file=sys.stderr, flush=True)
+
+
+def _notified_of(resource: Resource, error: BaseException) -> threading.Thread | None:
+    """Have a resource fail, see `Resource._fail`; where this waits for other ranks, no longer than mpi4py would."""
+    if not mpi4py_aborts(error):
+        return resource._fail(error)
+    with limited_to(MPI4PY_S, f"notifying the other ranks of {formatted(error)[0]}"):
+        return resource._fail(error)
+
+
+def mpi4py_aborts(error: BaseException | None) -> bool:
+    """Return whether mpi4py ends the job if this exception ends the process (``python -m mpi4py``)."""
+    ends_well = error is None or (isinstance(error, SystemExit) and not error.code)
+    return "mpi4py.run" in sys.modules and not ends_well
 
 
 # ---- exceptions that end the process, or a thread --------------------------------------------------
@@ -181,7 +234,7 @@ class _Hooks:
             resource = reference()
             if resource is not None and ends(resource._user):
                 with suppress(Exception):  # the object may be in the middle of a call, which the deadline ends
-                    resource._fail(error)
+                    _notified_of(resource, error)
 
 
 _hooks = _Hooks()

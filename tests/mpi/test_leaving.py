@@ -129,6 +129,39 @@ def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
     assert status != 0 and "ValueError: on purpose" in err and "has ended this rank" not in err, err
 
 
+WITHIN = f"""{USE}
+comm = MPI.COMM_WORLD
+with overlap.Runtime(comm, deadline_s=None) as outer, overlap.FFT2(outer, (2, 4, 4)) as inner:
+    use(outer)
+    if comm.rank == 0:
+        raise ValueError("on purpose")
+    comm.recv(source=0)
+"""
+
+
+@pytest.mark.parametrize("level", ["serialized", "multiple"])
+@pytest.mark.parametrize("options", [(), ("-m", "mpi4py")], ids=["python", "mpi4py"])
+def test_the_traceback_is_printed_while_the_other_rank_waits_in_mpi(tmp_path, level, options):
+    """It is, although no deadline ends the job; mpi4py does."""
+    script = tmp_path / "program.py"
+    script.write_text(WITHIN)
+    command, env = processes.launcher_command("mpich")
+    env = env | {"MPI4PY_RC_THREAD_LEVEL": level, "OVERLAP_CACHE": str(tmp_path)}
+    with commands.process(*command, "-n", 2, sys.executable, *options, script, env=env) as job:
+        if options:
+            _, err = job.communicate(timeout=commands.DEADLINE_S)
+            assert job.returncode != 0
+        else:
+            err = ""
+            while "ValueError: on purpose" not in err:
+                line = job.stderr.readline()
+                assert line, err
+                err += line
+            job.terminate()
+            job.communicate(timeout=commands.DEADLINE_S)
+    assert "ValueError: on purpose" in err and 'raise ValueError("on purpose")' in err, err
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_forked_children_are_refused(ranks):
     jobs.run_job("leaving_cases:forked", ranks, deadline_s=240)

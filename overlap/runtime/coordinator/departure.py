@@ -25,11 +25,9 @@ from mpi4py import MPI
 
 from ...abort import abort, limited_to
 from ...errors import formatted
-from ...freed import ended_by
+from ...freed import MPI4PY_S, ended_by, mpi4py_aborts
 from .rendezvous import Rendezvous
 from .reports import UNCLOSED, Report
-
-MPI4PY_S = 1.0  # time to notify the others, if mpi4py ends the job when a failed process ends
 
 # The rendezvous and the deadline of each communicator on which a last header is still to be sent.
 _members: dict[int, tuple[Rendezvous, float | None]] = {}
@@ -139,7 +137,7 @@ def _at_exit() -> None:
         before = next((one for one in _departures if one.is_on(rendezvous)), None)
         Departure(rendezvous, _unclosed(), deadline_s if error is not None else None, after=before).send()
     waiting = list(_departures)
-    aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
+    aborts = mpi4py_aborts(error)
     limit_s = None
     if aborts:
         limit_s = MPI4PY_S
