@@ -274,8 +274,8 @@ class Transform(Uncopied):
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         """Search for the fastest settings and use them (collective).
 
-        The search covers the way to wait, depth, slices per message, exchanges in flight, polls per exchange and FFTW's
-        effort, except for settings that were requested; the number of threads is fixed by the runtime. The gain is in
+        The search covers the way to wait, depth, slices per message, exchanges in flight and FFTW's effort,
+        except for settings that were requested; the number of threads is fixed by the runtime. The gain is in
         `tuned`, the measurements are in `trials`. To store the result in a file, use the plan's `tune`. If another
         effort wins, results may differ in the last bits from earlier ones, but not from ``wait="off"`` with the same
         effort.

@@ -6,9 +6,12 @@ all arrays of one shape and strides. The loop does not know the bounds of arrays
 written.
 """
 
-import numpy as np
+from typing import Any
 
-from ..compiled import njit
+import numpy as np
+from numba import types
+
+from ..compiled import CFunction, njit
 from .copy_table import (
     ELEMENT,
     LENGTHS,
@@ -23,9 +26,10 @@ from .copy_table import (
     TARGET_OFFSET,
     TARGET_STEP,
     TARGET_STRIDES,
+    WIDTH,
     copied,
 )
-from .memory import call_function, clear, load, store
+from .memory import call_function, carray, clear, load, store, words
 
 ZERO, ADD, CALL, REPEAT = range(OTHERS, OTHERS + 4)
 FUNCTION, ARGUMENT = 7, 8  # columns of a call: ``function(argument, source, target)``
@@ -99,3 +103,12 @@ def execute(program: np.ndarray, bases: np.ndarray) -> None:
                 else:
                     _add(target, source, line)
         at += body
+
+
+def _executed(program: Any, count: Any, bases: Any) -> None:
+    execute(carray(words(program), (count, WIDTH)), carray(words(bases), (1 << 20,)))
+
+
+# `execute` for callers that call it by its address, given the addresses of instructions, their number and the address
+# of the bases: numba would compile it anew in each function that calls it.
+EXECUTE = CFunction(_executed, types.void(types.int64, types.int64, types.int64))

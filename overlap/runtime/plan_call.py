@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from ..errors import BusyError
 from ..interrupts import held_signals
+from ..lowlevel.execute import EXECUTE
 from ..lowlevel.memory import address_of
 from ..lowlevel.mpi import handle_of, mpi_function
 from .coordinator.header import Header
@@ -127,6 +128,7 @@ class PlanCall:
             kind.exchanges,
         )
         words[w.CONTROL], words[w.COMPUTED] = self._crew.control, _UNKNOWN_NS
+        words[w.EXECUTE] = EXECUTE.address
         if kind.wait != "off" and threads.workers > 1:
             words[w.CREW] = threads.workers - 1
             self._crew.start()
@@ -207,6 +209,8 @@ class PlanCall:
                 if outcome == w.BROKEN:
                     raise self._broken()
             except BaseException:
+                threads = self._kind.threads
+                threads.executor.keep(self)  # MPI may still read and write its memory
                 abandon(self._tables)
                 words[w.DOOR] = w.OVER
                 raise
@@ -258,7 +262,6 @@ class PlanCall:
         label = label_of(operation, self._labels[number])
         guard = self._coordinator.guard
         if guard is not None and (lost := guard.loss(error, label)):
-            self._kind.threads.executor.keep(self)
             raise lost from error
         self.fail(self._labels[number], error, (number, 1))
         if outcome != w.NOT_ISSUED or error.Get_error_class() not in ARGUMENT_ERRORS:

@@ -248,7 +248,7 @@ def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
 @pytest.mark.parametrize(
     "kind, favourite",
     [
-        (PLANES, {"wait": "poll", "depth": 8, "chunk": 16, "polls": 32}),
+        (PLANES, {"wait": "poll", "depth": 8, "chunk": 16}),
         (PLANES, {"wait": "block", "depth": 2}),
         (PLANES, {"wait": "off", "chunk": 2}),
         (PLANES, {"wait": "poll", "effort": "patient"}),

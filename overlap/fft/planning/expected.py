@@ -17,8 +17,7 @@ from .grids import link_of
 from .settings import Settings
 
 COMPUTING_S_PER_BYTE = 2e-10  # of input and output, one worker; measured: 1.2e-10 (64^3) to 2.2e-10 (256^3)
-OVERHEAD_S = 30e-6  # time per message for awaits and requests
-HANDOVER_S = 60e-6  # additional time per message that is passed between threads
+OVERHEAD_S = 3e-6  # time per message for its requests in the compiled loop
 
 
 class Expected:
@@ -48,7 +47,6 @@ class Expected:
     def predicted_s(self, settings: Settings) -> float:
         """Return the model's time of the whole batch in seconds."""
         candidates = self._candidates
-        overhead_s = OVERHEAD_S + (HANDOVER_S if settings.wait != "off" else 0.0)
         wait = "block" if settings.wait == "poll" and self._takes_core else settings.wait
         return pipeline_s(
             self.compute_s,
@@ -58,7 +56,7 @@ class Expected:
             chunk=settings.chunk or 1,
             workers=self._workers,
             wait=wait,
-            message_overhead_s=overhead_s,
+            message_overhead_s=OVERHEAD_S,
             depth=settings.depth,
         )
 

@@ -34,7 +34,8 @@ class Settings:
     in_flight : int, optional
         Exchanges in flight at once, with ``"poll"``; at most `depth`.
     polls : int, optional
-        Polls per exchange, with ``"poll"``; see `Runtime.pipelined`.
+        Without effect: plans look at what is under way whenever they have computed something. For pipelines see
+        `Runtime.pipelined`.
     effort : {None, "estimate", "measure", "patient"}
         How much is measured before the plan can be used. None: little. FFTW's plans come from short searches, and the
         first calls compare the settings of an earlier plan, or of the timing model, with others. "measure" and

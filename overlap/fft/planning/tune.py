@@ -2,8 +2,8 @@
 
 It continues after planning. Combinations of way to wait, slices per message and depth run, as many as the budget
 allows, those that the model prefers first; after every heat the slower half is dropped (successive halving; Jamieson
-and Talwalkar, AISTATS 2016). Then, for the best one, exchanges in flight, polls per exchange, the late share and FFTW's
-effort are tried one after the other. At the end the best few run in turns against the choice of planning.
+and Talwalkar, AISTATS 2016). Then, for the best one, exchanges in flight, the late share and FFTW's effort
+are tried one after the other. At the end the best few run in turns against the choice of planning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .search import FINALISTS, ROUNDS, planned
 from .settings import Settings, Trial, Tuned
 from .trials import Trials, on_trial
 
-POLLS = (2, 4, 16, 32)
 TRIAL_SECONDS = 0.25
 TRIAL_NBYTES = 2**29
 NEAR_TIE = 0.99
@@ -97,7 +96,6 @@ class _Search:
         challengers = survivors[:1]
         for what, find in (
             ("exchanges in flight", self._in_flights),
-            ("polls", self._polls),
             ("late exchanges", self._candidates.late_shares),
         ):
             variants = find(challengers[0])
@@ -137,11 +135,6 @@ class _Search:
             for count in sorted({max(1, depth // 2), max(1, depth // 4), 2})
             if count < (best.in_flight or depth)
         ]
-
-    def _polls(self, best: Settings) -> list[Settings]:
-        if best.wait != "poll" or self._requested.polls:
-            return []
-        return [replace(best, polls=polls) for polls in POLLS]
 
     def _efforts(self, best: Settings) -> list[Settings]:
         """Return settings with other efforts, if computing a fifth faster would be worth it."""

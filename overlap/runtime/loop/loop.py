@@ -20,12 +20,12 @@ import numpy as np
 
 from ...compiled import njit
 from ...lowlevel.copy_table import WIDTH
-from ...lowlevel.execute import execute
 from ...lowlevel.memory import (
     Words,
     add_word,
+    address_of,
+    call_function,
     call_mpi,
-    carray,
     clock_ns,
     exchange_word,
     load_acquire,
@@ -402,16 +402,14 @@ def _run_row(tables: int, number: int, worker: int, bases: np.ndarray) -> None:
     for base in range(w.BASES):
         bases[base] = _located(row[w.BASE + 2 * base], row[w.BASE + 2 * base + 1], state[w.ARRAYS])
     bases[w.SCRATCH] = words(w.table(tables, w.WORKSPACES))[worker]
-    count = row[w.STOP] - row[w.PROGRAM]
-    program = carray(words(w.table(tables, w.CODE) + 8 * WIDTH * row[w.PROGRAM]), (count, WIDTH))
-    if state[w.STAMPS]:
-        clock = state[w.CONTROL] + 8 * (w.WORKERS + w.LINE_WORDS * worker + w.WORKER_CLOCK)
-        began = clock_ns(clock)
-        execute(program, bases)
-        _stamp(tables, state, number, w.FROM, began, worker)
+    program = w.table(tables, w.CODE) + 8 * WIDTH * row[w.PROGRAM]
+    count, stamped = row[w.STOP] - row[w.PROGRAM], state[w.STAMPS] != 0
+    clock = state[w.CONTROL] + 8 * (w.WORKERS + w.LINE_WORDS * worker + w.WORKER_CLOCK)
+    if stamped:
+        _stamp(tables, state, number, w.FROM, clock_ns(clock), worker)
+    call_function(state[w.EXECUTE], program, count, address_of(bases), 0)
+    if stamped:
         _stamp(tables, state, number, w.TO, clock_ns(clock), worker)
-    else:
-        execute(program, bases)
 
 
 @njit

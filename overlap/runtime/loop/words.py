@@ -94,9 +94,10 @@ PART_BITS = 20
     TESTED_AT,  # when what is under way has last been tested
     PROGRESS_AT,  # when a thread has last made progress
     SLEEP,  # microseconds of the next sleep
-) = range(35)
+    EXECUTE,  # address of the function that executes programs
+) = range(36)
 # Three of a header; three of an agreement, and its request; two; MPI's flag and status.
-NUMBERS, SUMS, AGREEMENT_REQUEST, CLOCK, FLAG = 35, 38, 41, 42, 44
+NUMBERS, SUMS, AGREEMENT_REQUEST, CLOCK, FLAG = 36, 39, 42, 43, 45
 STATE_WORDS = FLAG + 14
 IDLE, ENTERING, RUNNING, AGREEING = range(4)
 MEETING, WAITING = 1, 2
