@@ -7,9 +7,10 @@ from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .element_overlap import overlaps_itself
 from .exchange import mpi_type
-from .hdf5_storage import collective_section, parts_on_rank_0
+from .hdf5_storage import collective_section
 from .layout import AxisSwap, Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
+from .pieces import pieces_on
 from .placed import placed_as
 from .redistribution import gather, scatter
 from .stages import StageAxes, axis_names, ffts_along, stages
@@ -52,7 +53,7 @@ __all__ = [
     "offset",
     "overlaps_itself",
     "part_of",
-    "parts_on_rank_0",
+    "pieces_on",
     "placed_as",
     "refuse_masks",
     "same_ranks",

@@ -293,7 +293,12 @@ class DistArray(PlacedArray):
             if comm.rank == root:
                 import xarray
         whole = self.gather(root)
-        return None if whole is None else xarray.DataArray(whole, scales, tuple(scales), name)
+        if whole is None:
+            return None
+        import pandas
+
+        coordinates = {axis: pandas.RangeIndex(len(at)) if isinstance(at, range) else at for axis, at in scales.items()}
+        return xarray.DataArray(whole, coordinates, tuple(scales), name)
 
     @contextmanager
     def _known(self, what: str) -> Iterator[tuple[Any, Distribution]]:

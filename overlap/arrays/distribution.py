@@ -5,18 +5,36 @@ Pure integer arithmetic. Every rule gives the same result on all ranks, although
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from math import prod
 from operator import index as as_integer
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from .partition import block, length_of
 from .weights import Shares, Weights, combined
+
+
+class _Entry(NamedTuple):
+    """Describes one axis: its length, whether it is split, and where this rank's part begins and ends."""
+
+    length: int
+    split: bool
+    start: int
+    stop: int
+
+    @property
+    def is_one(self) -> bool:
+        """Return whether the axis can be repeated: it has length 1, and all ranks hold it."""
+        return self.length == 1 and not self.split
+
+
+_ONE = _Entry(1, False, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -78,20 +96,64 @@ class Distribution:
             f"covers an axis that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
         )
 
-    def agrees_with(self, other: Distribution) -> bool:
-        """Return whether arrays with these two distributions can be combined element by element; unsplit axes of length
-        1 are broadcast."""
-        for own_axis, others in zip(self._from_the_end(), other._from_the_end()):
-            if own_axis != others and (1, False) not in (own_axis[:2], others[:2]):
-                return False
-        return True
+    def broadcast(self, other: Distribution) -> Distribution | None:
+        """Return the distribution of element-wise arithmetic of two arrays, or None if they cannot be combined.
 
-    def _from_the_end(self) -> list[tuple[int, bool, slice]]:
-        """Return for every axis, the last one first, its length, whether it is split, and this rank's part."""
+        The global shapes decide, as in numpy: only an axis of length 1 is repeated. A split one is not, because other
+        ranks hold nothing to repeat.
+        """
+        result = []
+        for own, others in zip_longest(self._entries()[::-1], other._entries()[::-1], fillvalue=_ONE):
+            if own != others and not (own.is_one or others.is_one):
+                return None
+            result.append(others if own.is_one else own)
+        return _made_of(result[::-1])
+
+    def takes(self, other: Distribution) -> bool:
+        """Return whether an array can be written into one of this distribution, repeated along axes of length 1."""
+        return _takes(self._entries(), other)
+
+    def takes_at(self, index: Any, other: Distribution | None) -> bool:
+        """Return whether ``array[index] = values`` means the same on all ranks.
+
+        Parameters
+        ----------
+        index
+            As for numpy, with the `Distribution` of a mask instead of a mask that is distributed.
+        other : Distribution or None
+            That of the values; None: they are not distributed. Where a rank selects positions of its local part, only
+            values of length 1 mean the same on all ranks; with index arrays this holds for all axes.
+        """
+        own, arrays = self._entries(), False
+        entries: list[_Entry | None] = []
+        for item, axis in self._along(index):
+            if isinstance(item, Distribution):
+                if own[axis : axis + len(item.global_shape)] != item._entries():
+                    return False
+                arrays = True
+            elif item is None:
+                entries.append(_ONE)
+            elif isinstance(item, slice):
+                entries.append(self._sliced(item, axis))
+            else:
+                arrays = arrays or not _is_integer(item)
+        return other is None or _takes([] if arrays else entries, other)
+
+    def reduced(self, axis: int | Sequence[int] | None, keepdims: bool = False) -> Distribution | None:
+        """Return the distribution of a reduction along axes, by default all, or None if one of them is split."""
+        count = len(self.global_shape)
+        given = range(count) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
+        along = {number % count for number in given}
+        if along & set(self.axes):
+            return None
+        entries = enumerate(self._entries())
+        return _made_of([_ONE if n in along else entry for n, entry in entries if keepdims or n not in along])
+
+    def _entries(self) -> list[_Entry]:
         return [
-            (length, axis in self.axes, part)
+            _Entry(length, axis in self.axes, part.start, part.stop)
             for axis, (length, part) in enumerate(zip(self.global_shape, self.local_slice))
-        ][::-1]
+        ]
 
     def transposed(self, order: Sequence[int]) -> Distribution:
         """Return the distribution of ``array.transpose(order)``."""
@@ -108,32 +170,35 @@ class Distribution:
         An unsplit axis can be indexed by an integer or any slice, which must be the same on all ranks (not checked). A
         split axis must be taken whole. Index arrays give no distributed array.
         """
-        items = list(index) if isinstance(index, tuple) else [index]
-        if not all(item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item) for item in items):
-            return None
-        given = sum(item is not None and item is not Ellipsis for item in items)
-        rest = [slice(None)] * (len(self.global_shape) - given)
-        at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
-        items[at : at + 1] = rest
-        lengths, split, where = [], [], []
-        axis = 0
-        for item in items:
+        entries: list[_Entry] = []
+        for item, axis in self._along(index):
             if item is None:
-                lengths.append(1)
-                where.append(slice(0, 1))
-                continue
-            if axis in self.axes:
-                if item != slice(None):
-                    return None
-                split.append(len(lengths))
-                lengths.append(self.global_shape[axis])
-                where.append(self.local_slice[axis])
+                entries.append(_ONE)
             elif isinstance(item, slice):
-                count = len(range(self.global_shape[axis])[item])
-                lengths.append(count)
-                where.append(slice(0, count))
-            axis += 1
-        return Distribution(tuple(lengths), tuple(split), tuple(where))
+                entry = self._sliced(item, axis)
+                if entry is None:
+                    return None
+                entries.append(entry)
+            elif axis in self.axes or not _is_integer(item):
+                return None
+        return _made_of(entries)
+
+    def _along(self, index: Any) -> Iterator[tuple[Any, int]]:
+        """Yield what an index selects with: a slice for every axis that it leaves out, and the axis of each item."""
+        items = list(index) if isinstance(index, tuple) else [index]
+        rest = [slice(None)] * (len(self.global_shape) - sum(map(_axes_of_item, items)))
+        at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
+        axis = 0
+        for item in (*items[:at], *rest, *items[at + 1 :]):
+            yield item, axis
+            axis += _axes_of_item(item)
+
+    def _sliced(self, item: slice, axis: int) -> _Entry | None:
+        """Return what a slice selects along an axis, or None if every rank has positions of its own there."""
+        if axis in self.axes:
+            return self._entries()[axis] if item == slice(None) else None
+        count = len(range(self.global_shape[axis])[item])
+        return _Entry(count, False, 0, count)
 
     def split_along(
         self, axes: Sequence[int], grid: Sequence[int], rank: int, weights: Weights = None, shares: Shares | None = None
@@ -209,7 +274,7 @@ class Placed(Protocol):
 
 def part_of(
     index: Sequence[int | slice], global_shape: Sequence[int], local_slice: Sequence[slice]
-) -> tuple[list[int], tuple, tuple]:
+) -> tuple[list[int], tuple[int | slice, ...], tuple[slice, ...]]:
     """Find the part of ``array[index]`` of the global array that one rank holds.
 
     Parameters
@@ -224,31 +289,35 @@ def part_of(
     -------
     shape : list of int
         Shape of ``array[index]``.
-    here, there : tuple of ndarray
-        Arguments for `numpy.ix_`: positions in the local part, one sequence for each of its axes, and the positions in
-        ``array[index]`` that they correspond to.
+    held : tuple of int and slice
+        The index of what the rank holds of it in the local part.
+    place : tuple of slice
+        Its place in ``array[index]``.
 
     Raises
     ------
     IndexError
     """
-    shape, local_index, result_index = [], [], []
+    shape: list[int] = []
+    held: list[int | slice] = []
+    place: list[slice] = []
     for item, part, length in zip(index, local_slice, global_shape, strict=True):
         wanted = range(length)[item]
         if isinstance(wanted, range):
+            rising = wanted if wanted.step > 0 else wanted[::-1]
+            first, last = bisect_left(rising, part.start), bisect_left(rising, part.stop)
+            if wanted.step < 0:
+                first, last = len(wanted) - last, len(wanted) - first
+            here = wanted[first:last]
+            stop = here.stop - part.start
             shape.append(len(wanted))
-            positions = np.arange(wanted.start, wanted.stop, wanted.step)
-            held = np.flatnonzero((part.start <= positions) & (positions < part.stop))
-            result_index.append(held)
-            local_index.append(positions[held] - part.start)
+            held.append(slice(here.start - part.start, stop if stop >= 0 else None, here.step) if here else slice(0))
+            place.append(slice(first, last))
         else:
-            inside = part.start <= wanted < part.stop
-            local_index.append(np.array([wanted - part.start] if inside else [], int))
-    if not all(map(len, local_index)):  # this rank holds no part of it, so positions do not matter
-        local_index, result_index = (
-            [positions[:0] for positions in indices] for indices in (local_index, result_index)
-        )
-    return shape, tuple(local_index), tuple(result_index)
+            held.append(wanted - part.start if part.start <= wanted < part.stop else slice(0))
+    if any(item == slice(0) for item in held):  # the rank holds no part of it
+        held, place = [slice(0)] * len(held), [slice(0, 0)] * len(place)
+    return shape, tuple(held), tuple(place)
 
 
 def overlapping(box: Sequence[slice], other_box: Sequence[slice]) -> tuple[slice, ...] | None:
@@ -260,6 +329,31 @@ def overlapping(box: Sequence[slice], other_box: Sequence[slice]) -> tuple[slice
 def within(box: Sequence[slice], part: Sequence[slice]) -> tuple[slice, ...]:
     """Convert a box of the global array to positions in the local array, which holds `part`."""
     return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, part))
+
+
+def _made_of(entries: Sequence[_Entry]) -> Distribution:
+    return Distribution(
+        tuple(entry.length for entry in entries),
+        tuple(axis for axis, entry in enumerate(entries) if entry.split),
+        tuple(slice(entry.start, entry.stop) for entry in entries),
+    )
+
+
+def _takes(entries: Sequence[_Entry | None], other: Distribution) -> bool:
+    pairs = zip_longest(reversed(entries), reversed(other._entries()), fillvalue=_ONE)
+    return all(own == others or others.is_one for own, others in pairs)
+
+
+def _axes_of_item(item: Any) -> int:
+    """Return how many axes an item of an index selects from."""
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, Distribution):
+        return len(item.global_shape)
+    if isinstance(item, slice) or _is_integer(item):
+        return 1
+    array = np.asarray(item)
+    return array.ndim if array.dtype.kind == "b" else 1
 
 
 def _is_integer(item: Any) -> bool:

@@ -1,7 +1,7 @@
 """Stores distributed arrays in HDF5 files, with named axes (dimension scales) like those of netCDF-4.
 
-If h5py was built with MPI, all ranks write to the file at once. Otherwise rank 0 writes, and receives one rank's part
-at a time, so that no rank ever holds the whole array. h5py comes with the extra `files`.
+If h5py was built with MPI, all ranks write to the file at once. Otherwise rank 0 writes, and receives one piece at a
+time, so that no rank ever holds the whole array. h5py comes with the extra `files`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ..errors import InputError, RankError, formatted, text_of
 from ..files import ErrorKeepingFile, replacing
 from .distribution import Distribution, parts_problem
 from .exchange import refuse_objects
-from .partition import length_of
+from .pieces import PIECE_NBYTES, boxes, pieces_on, shifted
+
+Axes = Mapping[str, np.ndarray | range]
+"""Coordinates by the names of axes; a range stands for positions."""
 
 
 def hdf5() -> Any:
@@ -43,7 +46,7 @@ def hdf5() -> Any:
 
 def axes_of(
     global_shape: Sequence[int], name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
-) -> dict[str, np.ndarray]:
+) -> Axes:
     """Return names and coordinates of all axes; see `DistArray.save`.
 
     Raises
@@ -52,11 +55,9 @@ def axes_of(
     """
     count = len(global_shape)
     names = [f"axis_{axis}" for axis in range(count)] if dims is None else list(dims)
-    if (
-        len(names) != count
-        or len({*names, name}) != count + 1
-        or not all(isinstance(label, str) and label and "/" not in label for label in (*names, name))
-    ):
+    if not _is_name(name):
+        raise InputError(f"expected name to be a text without '/' and not empty, received {name!r}")
+    if len(names) != count or len({*names, name}) != count + 1 or not all(map(_is_name, names)):
         raise InputError(f"expected {count} different names of axes, other than {name!r}, received dims={dims!r}")
     given = {key: np.asarray(values) for key, values in (coords or {}).items()}
     lengths = dict(zip(names, global_shape))
@@ -65,12 +66,33 @@ def axes_of(
             raise InputError(
                 f"expected coordinates of shapes {lengths}, one number each, received {key!r} of shape {values.shape}"
             )
-    return {key: given.get(key, np.arange(length)) for key, length in lengths.items()}
+    return {key: given.get(key, range(length)) for key, length in lengths.items()}
 
 
-def described(name: str, axes: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def described(name: str, axes: Axes) -> dict[str, Any]:
     """Describe name and axes in a form that is equal on ranks with equal arguments."""
-    return {"name": name, "dims": list(axes), "coords": [zlib.crc32(values.tobytes()) for values in axes.values()]}
+    return {"name": name, "dims": list(axes), "coords": [_checksum(values) for values in axes.values()]}
+
+
+def _is_name(label: Any) -> bool:
+    return isinstance(label, str) and label not in ("", ".") and "/" not in label and "\0" not in label
+
+
+def _is_stored(h5py: Any, dtype: np.dtype) -> bool:
+    try:
+        h5py.h5t.py_create(dtype, logical=True)
+    except TypeError:
+        return False
+    return True
+
+
+def _checksum(values: np.ndarray | range) -> int:
+    """Return a checksum of coordinates, for which they are not copied; 0 for positions."""
+    if isinstance(values, range):
+        return 0
+    if values.dtype.hasobject:
+        return zlib.crc32(repr(values.tolist()).encode())
+    return zlib.crc32(np.ascontiguousarray(values).view(np.uint8).data)
 
 
 def save(
@@ -87,6 +109,9 @@ def save(
         h5py = hdf5()
         refuse_objects(local.dtype)
         axes = axes_of(where.global_shape, name, dims, coords)
+        for what, values in {"the array": local, **axes}.items():
+            if isinstance(values, np.ndarray) and not _is_stored(h5py, values.dtype):
+                raise InputError(f"expected {what} to be of a type that HDF5 files can store, received {values.dtype}")
         agreed.update(path=os.fspath(path), dtype=local.dtype.str, **described(name, axes))
     write = _save_in_parallel if h5py.get_config().mpi else _save_on_rank_0
     write(comm, local, where, path, name, axes)
@@ -101,14 +126,12 @@ def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
                 f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
                 f"type that fits {local.dtype}, received {dataset.shape} and {dataset.dtype}"
             )
-        if local.size:
-            local[...] = dataset[where.local_slice]
+        for box in boxes(local.shape, local.itemsize):
+            local[box] = dataset[shifted(box, where.local_slice)]
 
 
-def _save_on_rank_0(
-    comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
-) -> None:
-    with collective_section(comm, "writing a file"), parts_on_rank_0(comm, local, where.local_slice) as parts:
+def _save_on_rank_0(comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Axes) -> None:
+    with collective_section(comm, "writing a file"), pieces_on(0, comm, local, where.local_slice) as parts:
         if parts is None:
             return
         with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
@@ -119,52 +142,7 @@ def _save_on_rank_0(
                 raise disk.error
 
 
-@contextmanager
-def parts_on_rank_0(comm: Any, local: np.ndarray, box: Sequence[slice]) -> Iterator[Any]:
-    """Send every rank's part to rank 0, one after the other (collective).
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    local : ndarray
-        This rank's part; it may be empty.
-    box : sequence of slice
-        Place of this part in the global array.
-
-    Yields
-    ------
-    iterator of (tuple of slice, ndarray), or None
-        Places and values on rank 0, None on other ranks. The iterator need not be exhausted: when the block ends, even
-        by an exception, all messages have been received.
-    """
-    boxes = comm.gather(box)
-    if comm.rank:
-        if local.size:
-            comm.Send(np.ascontiguousarray(local).reshape(-1).view(np.uint8), 0)
-        yield None
-        return
-    parts = _received(comm, local, boxes)
-    try:
-        yield parts
-    finally:
-        for _ in parts:
-            pass
-
-
-def _received(comm: Any, local: np.ndarray, boxes: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the place and the values of every rank's part, this rank's first."""
-    if local.size:
-        yield boxes[0], local
-    for rank, box in enumerate(boxes[1:], 1):
-        part = np.empty(tuple(map(length_of, box)), local.dtype)
-        if part.size:
-            comm.Recv(part.reshape(-1).view(np.uint8), rank)
-            yield box, part
-
-
-def _save_in_parallel(
-    comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
-) -> None:
+def _save_in_parallel(comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Axes) -> None:
     """Write with all ranks at once, to a file beside `path` that rank 0 renames at the end."""
     partial = Path(os.fspath(path) + ".partial")
     with (
@@ -178,16 +156,21 @@ def _save_in_parallel(
             os.replace(partial, path)
 
 
+def write_axis(file: Any, axis: str, values: np.ndarray | range) -> None:
+    """Write the coordinates of an axis; positions are made in pieces, as they may be as many as elements."""
+    data = file.create_dataset(axis, (len(values),), values.dtype if isinstance(values, np.ndarray) else np.int64)
+    for start in range(0, len(values), PIECE_NBYTES // 8):
+        data[start : start + PIECE_NBYTES // 8] = values[start : start + PIECE_NBYTES // 8]
+    data.make_scale(axis)
+
+
 @contextmanager
-def _created(
-    path: Any, where: Distribution, name: str, dtype: np.dtype, axes: Mapping[str, np.ndarray], **options: Any
-) -> Iterator[Any]:
+def _created(path: Any, where: Distribution, name: str, dtype: np.dtype, axes: Axes, **options: Any) -> Iterator[Any]:
     """Make a file with a data set and its axes; yield the data set to a ``with`` block."""
     with hdf5().File(path, "w", **options) as file:
         data = file.create_dataset(name, where.global_shape, dtype)
         for number, (axis, values) in enumerate(axes.items()):
-            file[axis] = values
-            file[axis].make_scale(axis)
+            write_axis(file, axis, values)
             data.dims[number].attach_scale(file[axis])
         yield data
 

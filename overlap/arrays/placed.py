@@ -8,14 +8,12 @@ a `PlacedArray` again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import InputError
+from .checked import CheckedArray, check_function, check_out, is_checked, of_result, together, with_out_first
 from .distribution import Distribution
-from .topology import is_communicator, is_freed, same_ranks
 
 Kind = TypeVar("Kind", bound="PlacedArray")
 
@@ -37,30 +35,13 @@ class LocalArray(np.ndarray):
         return np.array_repr(np.asarray(self))
 
 
-class PlacedArray(np.ndarray):
-    """The base of `DistArray`: a local part that knows its place in the global array.
-
-    Attributes
-    ----------
-    comm : mpi4py.MPI.Comm or None
-    """
-
-    comm: Any = None
-    _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
+class PlacedArray(CheckedArray):
+    """The base of `DistArray`: a local part that knows its place in the global array."""
 
     def __array_finalize__(self, parent: Any) -> None:
         # numpy calls this for views, copies, parts and permutations; `placed_as` makes the arrays that have a place.
         if parent is not None:
             self.__class__ = LocalArray  # type: ignore[assignment]  # a view is made before its class is known
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("shape", "strides", "dtype"):
-            raise InputError(
-                f"expected {name} of a DistArray not to be set, received {value!r}: use reshape, view or astype"
-            )
-        if name == "comm" and not (value is None or is_communicator(value)):
-            raise InputError(f"expected comm to be an mpi4py.MPI.Comm or None, received {value!r}")
-        super().__setattr__(name, value)
 
     def _like(self, array: Any, where: Distribution | None) -> Any:
         """Return a local array with a distribution or, if that is None, as a plain ndarray."""
@@ -91,8 +72,17 @@ class PlacedArray(np.ndarray):
     # ---- what numpy makes of it ----------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "at":
+            target, index, *values = inputs
+            if isinstance(target, PlacedArray):
+                target._check_assignment(index, *values)
+            ufunc.at(*map(_local_part, inputs))
+            return None
+        comm, where = together((*inputs, kwargs.get("where")))
         out = kwargs.get("out", ())
-        placed = _of_one_distribution((*inputs, *out) if out else inputs)
+        if where is not None and any(map(is_checked, out)):
+            made = of_result(ufunc, method, inputs[0], kwargs, where)
+            check_out(out, comm, made, f"{ufunc.__name__}.{method}", method == "__call__")
         if out:
             kwargs["out"] = tuple(map(_local_part, out))
         if "where" in kwargs:
@@ -102,24 +92,25 @@ class PlacedArray(np.ndarray):
             if type(results) is not tuple:
                 return out[0]
             return tuple(result if given is None else given for result, given in zip(results, out))
-        if method != "__call__" or ufunc.signature is not None:  # reductions, matmul
+        if where is None or method != "__call__" or ufunc.signature is not None:  # reductions, matmul
             return results
-        if type(results) is tuple:
-            return tuple(_in_place_of(result, placed) for result in results)
-        return _in_place_of(results, placed)
+
+        def in_place(result: Any) -> Any:
+            if type(result) is np.ndarray and result.shape == where.shape:  # no plain array has given it another shape
+                return placed_as(type(self), result, comm, where)
+            return result
+
+        return tuple(map(in_place, results)) if type(results) is tuple else in_place(results)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array if array is self else array[()] if return_scalar else np.asarray(array)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is np.copyto:
-            _of_one_distribution(args)
+        out = check_function(function, args, kwargs)
         result = super().__array_function__(function, types, args, kwargs)
         if function in _LIKE:
             return self._like(result, self._where) if type(result) is LocalArray else result
-        if isinstance(result, PlacedArray) and (
-            function in _MOVING or any(result is array for array in _given_out(kwargs))
-        ):
+        if isinstance(result, PlacedArray) and (function in _MOVING or result is out):
             return result
         return _plain(result)
 
@@ -128,10 +119,7 @@ class PlacedArray(np.ndarray):
         return self._like(part, self._where.indexed(index)) if isinstance(part, np.ndarray) else part
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        if isinstance(values, PlacedArray):
-            selected = self._where.indexed(index)
-            if selected is not None:
-                _check_agreement(self.comm, selected, values)
+        self._check_assignment(index, values)
         super().__setitem__(index, values)
 
     @property
@@ -141,6 +129,7 @@ class PlacedArray(np.ndarray):
 
     @flat.setter
     def flat(self, values: Any) -> None:
+        self._check_alike(values)
         np.asarray(self).flat[:] = values
 
     def transpose(self, *axes: Any) -> Any:
@@ -166,10 +155,6 @@ class PlacedArray(np.ndarray):
         order[axis1], order[axis2] = order[axis2], order[axis1]
         return self.transpose(order)
 
-    def resize(self, *args: Any, **kwargs: Any) -> None:
-        """Raise `InputError`, because the distribution fixes the shape of the local part."""
-        self.shape = args
-
     def view(self, *args: Any, **kwargs: Any) -> Any:
         """Make a view, as numpy does; a view of another shape has no place in the global array."""
         viewed = super().view(*args, **kwargs)
@@ -182,6 +167,7 @@ class PlacedArray(np.ndarray):
 
     @real.setter
     def real(self, values: Any) -> None:
+        self._check_written(values)
         np.asarray(self).real = values
 
     @property
@@ -191,6 +177,7 @@ class PlacedArray(np.ndarray):
 
     @imag.setter
     def imag(self, values: Any) -> None:
+        self._check_written(values)
         np.asarray(self).imag = values
 
     def __copy__(self) -> Any:
@@ -235,52 +222,6 @@ def _local_part(array: Any) -> Any:
     return np.asarray(array) if isinstance(array, PlacedArray) else array
 
 
-def _of_one_distribution(arrays: Sequence[Any]) -> list[PlacedArray]:
-    """Return the distributed arrays among some arrays, after a check that their element-wise arithmetic makes sense.
-
-    Raises
-    ------
-    InputError
-    """
-    placed = [array for array in arrays if isinstance(array, PlacedArray)]
-    for array in placed[1:]:
-        _check_agreement(placed[0].comm, placed[0]._where, array)
-    return placed
-
-
-def _check_agreement(comm: Any, where: Distribution, array: PlacedArray) -> None:
-    """Raise an error if two arrays are not distributed alike over the same ranks."""
-    if where is not array._where and not where.agrees_with(array._where):
-        # If shapes or axes differ, the text is the same on all ranks.
-        first, second = (
-            (where, array._where)
-            if (where.global_shape, where.axes) == (array.global_shape, array.axes)
-            else (f"global shape {each.global_shape}, split along axes {each.axes}" for each in (where, array))
-        )
-        raise InputError(f"expected arrays of one distribution, received one of {first} and one of {second}")
-    if comm is not None and array.comm is not None and not same_ranks(comm, array.comm):
-        raise InputError(
-            "expected arrays distributed over the same ranks in the same order, received arrays of two communicators, "
-            f"of {_size_of(comm)} and {_size_of(array.comm)} rank(s)"
-        )
-
-
-def _size_of(comm: Any) -> str:
-    return "no" if is_freed(comm) else str(comm.size)
-
-
-def _in_place_of(result: Any, placed: list[PlacedArray]) -> Any:
-    """Return the result of element-wise arithmetic with the place of the array that has the same shape."""
-    if type(result) is np.ndarray:
-        for array in placed:
-            if array.shape == result.shape:
-                comm = array.comm
-                if comm is None:  # the array was unpickled
-                    comm = next((item.comm for item in placed if item.comm is not None), None)
-                return placed_as(type(array), result, comm, array._where)
-    return result
-
-
 # The result has the place of the argument.
 _LIKE = {np.copy, np.empty_like, np.full_like, np.nan_to_num, np.ones_like, np.zeros_like}
 # Functions made of indexing, transposes and element-wise arithmetic. Others (roll, sort, ...) permute the local part.
@@ -302,11 +243,6 @@ _MOVING = {
 }
 
 
-def _given_out(kwargs: Any) -> tuple[Any, ...]:
-    out = kwargs.get("out")
-    return out if isinstance(out, tuple) else (out,)
-
-
 def _plain(result: Any) -> Any:
     """Convert numpy's result so that all arrays in it are plain."""
     if isinstance(result, tuple | list):
@@ -319,8 +255,9 @@ def _local(name: str) -> Any:
     """Wrap a method of ndarray so that it returns plain arrays."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
+        out = check_function(getattr(np, name, None), (self, *args), kwargs)
         result = getattr(super(PlacedArray, self), name)(*args, **kwargs)
-        return result if any(result is given for given in (*args, kwargs.get("out"))) else _plain(result)
+        return result if result is out else _plain(result)
 
     method.__name__, method.__doc__ = name, "Do as `numpy.ndarray` does, of the local part alone: a plain ndarray."
     return method
@@ -330,6 +267,8 @@ def _same_place(name: str) -> Any:
     """Wrap a method of ndarray so that results of the same shape keep the place."""
 
     def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
+        if name == "round":  # numpy rounds integers by a copy
+            check_out(with_out_first(np.round, (self, *args), kwargs)[:1], self.comm, self._where, name)
         result = getattr(super(PlacedArray, self), name)(*args, **kwargs)
         return self._like(result, self._where) if type(result) is LocalArray else result
 

@@ -15,6 +15,7 @@ from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
 from .exchange import exchange_problem, mpi_type, refuse_objects, rounded
 from .hdf5_storage import collective_section
+from .pieces import pieces_on
 from .topology import same_ranks
 from .weights import checked, checked_shares
 
@@ -27,20 +28,17 @@ def gather(
         target = _root(root, comm)
         wanted = _indices(index, where)
         try:
-            shape, local_index, result_index = part_of(wanted, where.global_shape, where.local_slice)
+            shape, held, place = part_of(wanted, where.global_shape, where.local_slice)
         except (IndexError, TypeError) as error:
             raise InputError(
                 f"expected integers and slices inside of {where.global_shape}, received {repr_of(index)}: {error}"
             ) from None
-        values = local[np.ix_(*local_index)]
         agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str)
-    parts = comm.gather((result_index, values) if values.size else None, target)
-    if parts is None:
-        return None
-    whole = np.empty(shape, local.dtype)
-    for place, part in filter(None, parts):
-        whole[np.ix_(*place)] = part.reshape([len(positions) for positions in place])
-    return whole
+        whole = np.empty(shape if comm.rank == target else 0, local.dtype)
+    with pieces_on(target, comm, local[(..., *held)], place) as pieces:
+        for box, piece in pieces or ():
+            whole[box] = piece
+    return whole if comm.rank == target else None
 
 
 @holding_signals

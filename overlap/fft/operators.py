@@ -243,7 +243,7 @@ class SpectralOperators:
         """Sum the energy over shells of wavenumbers (collective).
 
         Shell s has the modes with round(abs(k) / k_1) = s, where k_1 is the smallest wavenumber of the box, 2 pi over
-        its largest length. The sum over all shells is `energy`.
+        its largest length. The sum over all shells is the sum of `energy` over the batch.
 
         Parameters
         ----------

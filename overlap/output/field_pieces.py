@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays import DistArray
+from ..arrays import DistArray, pieces
 from ..arrays.distribution import overlapping, within
 from ..arrays.exchange import rounded
+from ..arrays.layout import Box, box_shape
 from ..runtime import Pipeline, Runtime
 from .problems import Stored
 
-PIECE_NBYTES = 2**22
 DEPTH = 4  # pieces in flight
-
-Box = tuple[slice, ...]
-
-
-def chunk_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the shape of the largest pieces of an array that are allowed; leading axes are cut first."""
-    return tuple(
-        max(1, min(length, PIECE_NBYTES // max(1, itemsize * prod(shape[axis + 1 :]))))
-        for axis, length in enumerate(shape)
-    )
-
-
-def boxes(shape: Sequence[int], itemsize: int) -> list[Box]:
-    """Cut an array into pieces."""
-    cuts = [
-        [slice(start, min(start + each, length)) for start in range(0, length, each)]
-        for length, each in zip(shape, chunk_of(shape, itemsize))
-    ]
-    return list(product(*cuts))
-
-
-def holders(everyone: Sequence[Box]) -> list[Box | None]:
-    """Return the part of a field that each rank sends, given the parts of all; None if an earlier rank has the same
-    part."""
-    bounds = [tuple((part.start, part.stop) for part in box) for box in everyone]
-    return [box if bounds.index(bounds[rank]) == rank else None for rank, box in enumerate(everyone)]
 
 
 def count(box: Box) -> int:
     """Count the elements of a box."""
-    return prod(_shape(box))
-
-
-def _shape(box: Box) -> tuple[int, ...]:
-    return tuple(part.stop - part.start for part in box)
+    return prod(box_shape(box))
 
 
 class FieldPieces:
@@ -63,7 +32,7 @@ class FieldPieces:
     arrays : dict of str to DistArray
     stored : dict of str to Stored
     held : dict of str to list
-        Their `holders`.
+        Their `pieces.holders`.
     file : h5py.File or None
         The file, on rank 0: pieces are stored at the end of the first axis of the data sets.
     exchange : {None, "f4"}
@@ -79,7 +48,9 @@ class FieldPieces:
     ) -> None:
         self._arrays, self._held, self._file, self._exchange = arrays, held, file, exchange
         self._dtypes = {name: np.dtype(stored[name].dtype) for name in arrays}
-        self.pieces = [(name, box) for name in arrays for box in boxes(stored[name].shape, self._dtypes[name].itemsize)]
+        self.pieces = [
+            (name, box) for name in arrays for box in pieces.boxes(stored[name].shape, self._dtypes[name].itemsize)
+        ]
 
     def parts(self, piece: tuple[str, Box]) -> list[Box | None]:
         """Return the part of a piece that each rank sends."""
@@ -114,7 +85,7 @@ class FieldPieces:
 
 def _view(buffer: np.ndarray, dtype: np.dtype, box: Box) -> np.ndarray:
     """Return the beginning of a buffer as an array with the shape of a box."""
-    return buffer[: dtype.itemsize * count(box)].view(dtype).reshape(_shape(box))
+    return buffer[: dtype.itemsize * count(box)].view(dtype).reshape(box_shape(box))
 
 
 def to_rank_0(runtime: Runtime) -> Pipeline:
@@ -123,7 +94,7 @@ def to_rank_0(runtime: Runtime) -> Pipeline:
     rank = comm.rank
 
     def buffers() -> list[np.ndarray]:
-        return [np.empty(PIECE_NBYTES, np.uint8) for _ in range(1 if rank else 3)]
+        return [np.empty(pieces.PIECE_NBYTES, np.uint8) for _ in range(1 if rank else 3)]
 
     def gathering(piece: tuple[str, Box], slot: list[np.ndarray], fields: FieldPieces) -> Any:
         counts = fields.counts(piece)

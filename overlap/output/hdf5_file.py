@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.hdf5_storage import hdf5
+from ..arrays.hdf5_storage import Axes, hdf5, write_axis
+from ..arrays.pieces import chunk_of
 from ..files import ErrorKeepingFile, replacing, unwritable
 from ..transactions import changing, undo
-from .field_pieces import chunk_of
 from .problems import MARK, STEP, TIME, Stored
 
 VERSION = 1
@@ -50,7 +50,7 @@ def known(path: Path, mode: str) -> Known | None:
 def created(
     path: Path,
     like: Mapping[str, Stored],
-    axes: Callable[[str, tuple[int, ...]], Mapping[str, np.ndarray]],
+    axes: Callable[[str, tuple[int, ...]], Axes],
     attrs: Mapping[str, Any],
     exchange: str | None,
 ) -> Iterator[Any]:
@@ -66,14 +66,14 @@ def created(
             file[TIME].make_scale(TIME)
             for name, (shape, dtype) in like.items():
                 chunks = (1, *chunk_of(shape, np.dtype(dtype).itemsize))
-                options = {"maxshape": (None, *shape), "chunks": chunks} if shape else numbers
+                maxshape = (None, *(length or None for length in shape))  # a chunk is not longer than an axis can be
+                options = {"maxshape": maxshape, "chunks": chunks} if shape else numbers
                 data = file.create_dataset(name, (0, *shape), dtype, **options)
                 if exchange is not None and shape:
                     data.attrs["exchange"] = exchange
                 for number, (axis, values) in enumerate(axes(name, shape).items(), 1):
                     if axis not in file:
-                        file[axis] = values
-                        file[axis].make_scale(axis)
+                        write_axis(file, axis, values)
                     data.dims[number].attach_scale(file[axis])
             for name in (STEP, *like):
                 file[name].dims[0].attach_scale(file[TIME])

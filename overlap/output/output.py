@@ -19,10 +19,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from ..arrays import DistArray
+from ..arrays import DistArray, pieces
 from ..arrays.distribution import parts_problem
 from ..arrays.exchange import dtype_sent, exchange_problem
-from ..arrays.hdf5_storage import axes_of, hdf5
+from ..arrays.hdf5_storage import Axes, axes_of, hdf5
+from ..arrays.layout import Box
 from ..freed import Resource, closed_error
 from ..interrupts import holding_signals
 from ..runtime import Pipeline, Runtime
@@ -268,7 +269,7 @@ class Output(Resource):
             stored[name] = Stored(shape, dtype_sent(dtype, self.exchange if doubles else None).newbyteorder("=").str)
         return stored
 
-    def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[field_pieces.Box | None]]:
+    def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[Box | None]]:
         """Return the part of each field that every rank sends (collective).
 
         Raises
@@ -280,13 +281,13 @@ class Output(Resource):
         holders, problem = {}, None
         for number, (name, array) in enumerate(arrays.items()):
             parts = [boxes[number] for boxes in everyone]
-            holders[name] = field_pieces.holders(parts)
+            holders[name] = pieces.holders(parts)
             if problem is None and (problem := parts_problem(parts, array.global_shape)):
                 problem = f"{name}: {problem}"
         self.runtime.preflight(problem)
         return holders
 
-    def _axes(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    def _axes(self, name: str, shape: tuple[int, ...]) -> Axes:
         """Return names and coordinates of the axes of a field."""
         names = self._dims.get(name, [f"{name}_axis_{axis}" for axis in range(len(shape))])
         return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
@@ -357,10 +358,9 @@ class Output(Resource):
         values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
         with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
             for name, array in fields.items():
-                local, first = np.asarray(array), [part.start for part in array.local_slice]
-                for box in field_pieces.boxes(local.shape, local.itemsize):
-                    file_box = (slice(at + part.start, at + part.stop) for at, part in zip(first, box))
-                    local[box] = file[name][(index, *file_box)]
+                local = np.asarray(array)
+                for box in pieces.boxes(local.shape, local.itemsize):
+                    local[box] = file[name][(index, *pieces.shifted(box, array.local_slice))]
             values |= {name: file[name][index].item() for name, stored in self.fields.items() if not stored.shape}
         return values
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import DistArray, same_ranks
+from ..arrays.hdf5_storage import Axes
 from ..errors import InputError, repr_of
 
 MODES = ("r", "w", "a")
@@ -78,9 +79,7 @@ def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
     return None
 
 
-def layout_problem(
-    like: Mapping[str, Stored], axes_of: Callable[[str, tuple[int, ...]], Mapping[str, np.ndarray]]
-) -> str | None:
+def layout_problem(like: Mapping[str, Stored], axes_of: Callable[[str, tuple[int, ...]], Axes]) -> str | None:
     """Return what is wrong with the names of fields and axes of a new file, or None."""
     if not like or {TIME, STEP} & like.keys():
         return f"expected fields with other names than {TIME!r} and {STEP!r}, received {list(like)}"

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap import InputError, Output, RankError, RankLost, Runtime, SliceError
+from overlap.arrays import pieces
 from overlap.output import field_pieces
 
 
@@ -104,7 +105,7 @@ def in_small_pieces(comm):
     """A field of many pieces, of which each is one of several ranks', is written right, and in singles if asked for."""
     import h5py
 
-    before, field_pieces.PIECE_NBYTES = field_pieces.PIECE_NBYTES, 200
+    before, pieces.PIECE_NBYTES = pieces.PIECE_NBYTES, 200
     try:
         with folder(comm) as place, Runtime(comm, workers=2) as rt:
             for exchange in (None, "f4"):
@@ -124,7 +125,7 @@ def in_small_pieces(comm):
                         assert np.array_equal(np.asarray(arrays["u"]), found_of(whole["u"], exchange, arrays["u"]))
                         comm.Barrier()
     finally:
-        field_pieces.PIECE_NBYTES = before
+        pieces.PIECE_NBYTES = before
 
 
 def found_of(whole, exchange, array):

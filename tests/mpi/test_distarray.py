@@ -22,6 +22,11 @@ ALL = ",".join(
         "shown",
         "files",
         "bad_files",
+        "written_cases:broadcasting",
+        "written",
+        "gathered_cases:in_pieces",
+        "what_cannot_be_saved",
+        "empty_axes",
     )
 )
 
@@ -29,6 +34,12 @@ ALL = ",".join(
 @pytest.mark.parametrize("ranks", [1, exhaustive(2), 3, exhaustive(4)])
 def test_arrays_that_know_where_they_belong(ranks):
     jobs.run_job("distarray_cases:" + ALL, ranks)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_ways_to_write_into_an_array(ranks):
+    jobs.run_job("written_cases:written", ranks, args={"every": True}, deadline_s=1500)
 
 
 @pytest.mark.parametrize("cases", ["arithmetic,of_plans,parts,redistributed,files", exhaustive(ALL)])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....arrays import collective_section, part_of, parts_on_rank_0
+from ....arrays import collective_section, part_of, pieces_on
 from ....errors import InputError, repr_of
 from ....interrupts import holding_signals
 from .file_base import COMM, Domain, Field, FileBase
@@ -104,9 +104,8 @@ class HDF5File(FileBase):
     def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
         rank = field.rank
         wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if index is None else tuple(index))
-        shape, local_indices, file_indices = part_of(wanted, field.global_shape, field.local_slice())
-        values = field.v[np.ix_(*local_indices)].reshape([len(entry) for entry in file_indices])
-        box = tuple(slice(int(entry[0]), int(entry[-1]) + 1) if len(entry) else slice(0, 0) for entry in file_indices)
+        shape, held, box = part_of(wanted, field.global_shape, field.local_slice())
+        values = field.v[(..., *held)]
         kinds = ["slice" if isinstance(entry, slice) else str(int(entry)) for entry in wanted[rank:]]
         path = f"{name}/{kinds.count('slice')}D/" + ("" if index is None else "_".join(kinds) + "/") + str(step)
         if self.f is not None and self.f.driver == "mpio":
@@ -115,7 +114,7 @@ class HDF5File(FileBase):
                 if values.size:
                     data[box] = values
             return
-        with collective_section(COMM, "writing an array"), parts_on_rank_0(COMM, values, box) as parts:
+        with collective_section(COMM, "writing an array"), pieces_on(0, COMM, values, box) as parts:
             if parts is not None:
                 data = self._dataset(name, path, field, shape)
                 for place, part in parts:
