@@ -26,7 +26,10 @@ class DistArray(PlacedArray):
     An ordinary `numpy.ndarray` of the local shape, with the attributes below. Copies, results of element-wise
     arithmetic, transposes, and views by integers and slices along whole axes are `DistArray` too, each with its own
     distribution. All other results, which depend on the local part only, are plain arrays. Arithmetic with an array
-    that is distributed in another way, or over other ranks, is refused.
+    that is distributed in another way, or over other ranks, is refused; as in numpy, arrays that all ranks hold are
+    repeated along axes of global length 1. numpy writes into a `DistArray` (`out`, assignments) what is distributed
+    alike, or plain arrays for the local part. Results that depend on the local part only, such as medians, can be
+    written into plain arrays: ``out=np.asarray(u)``.
 
     Parameters
     ----------

@@ -160,7 +160,8 @@ def write_axis(file: Any, axis: str, values: np.ndarray | range) -> None:
     """Write the coordinates of an axis; positions are made in pieces, as they may be as many as elements."""
     data = file.create_dataset(axis, (len(values),), values.dtype if isinstance(values, np.ndarray) else np.int64)
     for start in range(0, len(values), PIECE_NBYTES // 8):
-        data[start : start + PIECE_NBYTES // 8] = values[start : start + PIECE_NBYTES // 8]
+        part = values[start : start + PIECE_NBYTES // 8]
+        data[start : start + len(part)] = np.arange(part.start, part.stop) if isinstance(part, range) else part
     data.make_scale(axis)
 
 
