@@ -155,7 +155,7 @@ def bad_input(comm):
             assert "no steps" in refusal(comm, output.read, {"u": u})
             assert "names" in refusal(comm, output.write, {"time": u}, step=0, time=0)
             assert "names" in refusal(comm, output.write, {}, step=0, time=0)
-            assert "names of axes" in refusal(comm, output.write, {"a/b": u}, step=0, time=0)
+            assert "expected name to be a text" in refusal(comm, output.write, {"a/b": u}, step=0, time=0)
             assert not path.exists()
             output.write({"u": u, "e": 1}, step=5, time=0)
             before = path.read_bytes()
