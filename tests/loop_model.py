@@ -86,7 +86,7 @@ class Machine:
         A call of each, one after the other.
     workers : int
     seed : int
-        Of the order.
+        Draws the order.
     polled : bool
     code : code object
         What `sources` gives.
