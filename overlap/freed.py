@@ -11,21 +11,141 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import wraps
+from threading import get_ident
+from types import FrameType, TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from .abort import limited_to
-from .errors import ClosedError, formatted
+from .errors import BusyError, ClosedError, formatted
 from .uncopied import Uncopied
 
+P = ParamSpec("P")
+T = TypeVar("T")
+POLL_S = 1e-3  # between two looks at the calls of other threads
 NOTIFIED_S = 2.0  # wait for ranks that leave the block by the same exception; a thread notifies later ones
 MPI4PY_NOTIFIED_S = 0.25  # the same if mpi4py is about to end the job
 MPI4PY_S = 0.75  # time to notify the others, if mpi4py ends the job when a failed process ends
 SHOWN_S = 0.1  # after so long a wait for other ranks the exception is printed
+
+
+class Calls:
+    """The calls of an object that are under way, in any thread; nothing that they use is freed meanwhile.
+
+    Attributes
+    ----------
+    marks : dict
+        For each call that is under way a mark of its own, and the number of the calling thread. A mark that is a frame
+        counts only while the thread is in the frame: an exception of a signal handler may have left it behind.
+    """
+
+    def __init__(self) -> None:
+        self.marks: dict[object, int] = {}
+        self._closer: int | None = None  # the thread that closes the object, or waits until it can
+
+    def check(self) -> None:
+        """Raise a `BusyError` if another thread closes the object, unless this thread is in an outer call already."""
+        me = get_ident()
+        if self._closer is not None and self._closer != me and self._callers().count(me) < 2:
+            raise BusyError(
+                f"expected a call before or after the object is closed, received one in thread "
+                f"{threading.current_thread().name!r} while thread {_name_of(self._closer)!r} is closing it"
+            )
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """Return a ``with`` block that is a call; signals are held meanwhile."""
+        mark = object()
+        try:
+            self.marks[mark] = get_ident()
+            self.check()
+            yield
+        finally:
+            self.marks.pop(mark, None)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Return a ``with`` block in which other threads begin no call."""
+        before, self._closer = self._closer, get_ident()
+        try:
+            yield
+        finally:
+            self._closer = before
+
+    def has_own(self) -> bool:
+        """Return whether the calling thread is in a call."""
+        return get_ident() in self._callers()
+
+    def _callers(self) -> list[int]:
+        """Return the threads of the calls that are under way; forget marks that were left behind."""
+        marks = dict(self.marks)
+        for mark, thread in marks.items():
+            if isinstance(mark, FrameType) and not _is_in(mark, thread):
+                self.marks.pop(mark, None)
+        return [thread for mark, thread in marks.items() if mark in self.marks]
+
+    @contextmanager
+    def closing(self, what: str) -> Iterator[None]:
+        """Return a ``with`` block in which the object is closed and no call of it is under way.
+
+        Raises
+        ------
+        BusyError
+            Some thread, perhaps the calling one, is in a call; nothing is freed.
+        """
+        # Set before the marks are read, as calls set their marks before they read this: one of the two sees the other.
+        with self.ending():
+            if callers := self._callers():
+                raise BusyError(
+                    f"expected {what} after all calls have ended, received it in thread "
+                    f"{threading.current_thread().name!r} while thread {_name_of(callers[0])!r} is in a call"
+                )
+            yield
+
+
+def _name_of(thread: int | None) -> str | None:
+    """Return the name of the thread with a number."""
+    return {one.ident: one.name for one in threading.enumerate()}.get(thread)
+
+
+def _is_in(wanted: FrameType, thread: int) -> bool:
+    """Return whether a thread is in a frame, or in one that this has called."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame is not wanted:
+        frame = frame.f_back
+    return frame is wanted
+
+
+class HasCalls(Protocol):
+    """An object whose calls are marked."""
+
+    @property
+    def _calls(self) -> Calls:
+        """Return the calls under way of the object, and of others that close together with it."""
+
+
+Called = TypeVar("Called", bound=HasCalls)
+
+
+def marked_call(method: Callable[Concatenate[Called, P], T]) -> Callable[Concatenate[Called, P], T]:
+    """Mark the calls of a method, so that nobody frees what they use."""
+
+    @wraps(method)
+    def call(self: Called, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        calls, mark = self._calls, sys._getframe()
+        try:
+            calls.marks[mark] = get_ident()
+            calls.check()
+            return method(self, *args, **kwargs)
+        finally:
+            calls.marks.pop(mark, None)
+
+    return call
 
 
 class Resource(Uncopied, ABC):
@@ -58,6 +178,21 @@ class Resource(Uncopied, ABC):
         """Return the thread that has used the object last, if known."""
         return None
 
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        """Return a ``with`` block in which other threads begin no call; whether the calling thread is in one itself."""
+        return nullcontext(True)
+
+    def _leave(self, error: BaseException) -> threading.Thread | None:
+        """End the object as `_fail` does, when the calls of other threads have ended."""
+        with self._ending_calls() as inside:
+            while True:
+                try:
+                    return self._fail(error)
+                except BusyError:
+                    if inside:  # that call raises the exception, and tells the other ranks
+                        return None
+                    time.sleep(POLL_S)
+
     def _begun(self) -> None:
         """Report, from now on, an exception that ends the process on this rank to the other ranks."""
         key = id(self)
@@ -79,7 +214,7 @@ class Resource(Uncopied, ABC):
             self._end()
         else:
             with _showing(error):
-                if (telling := _notified_of(self, error)) is not None:
+                if (telling := _notified_of(self._leave, error)) is not None:
                     telling.join(MPI4PY_NOTIFIED_S if mpi4py_aborts(error) else NOTIFIED_S)
 
 
@@ -165,12 +300,14 @@ def _show(error: BaseException) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _notified_of(resource: Resource, error: BaseException) -> threading.Thread | None:
-    """Have a resource fail, see `Resource._fail`; where this waits for other ranks, no longer than mpi4py would."""
+def _notified_of(
+    fail: Callable[[BaseException], threading.Thread | None], error: BaseException
+) -> threading.Thread | None:
+    """Have a resource fail, by `_fail` or `_leave`; where this waits for other ranks, no longer than mpi4py would."""
     if not mpi4py_aborts(error):
-        return resource._fail(error)
+        return fail(error)
     with limited_to(MPI4PY_S, f"notifying the other ranks of {formatted(error)[0]}"):
-        return resource._fail(error)
+        return fail(error)
 
 
 def mpi4py_aborts(error: BaseException | None) -> bool:
@@ -234,7 +371,7 @@ class _Hooks:
             resource = reference()
             if resource is not None and ends(resource._user):
                 with suppress(Exception):  # the object may be in the middle of a call, which the deadline ends
-                    _notified_of(resource, error)
+                    _notified_of(resource._fail, error)
 
 
 _hooks = _Hooks()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from operator import index
 from threading import Thread
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
 from .errors import DataLost, InputError, formatted, repr_of
-from .freed import CollectiveContext
+from .freed import Calls, CollectiveContext, marked_call
 from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
 from .output.problems import shown, step_problem
@@ -33,6 +34,7 @@ from .runtime import Runtime
 from .runtime.coordinator.hot_wait import wait_for
 from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
+_FREEING = "freeing protected fields"
 _TAG = 11
 _MOST_NBYTES = 2**30  # largest size of a message
 _STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # words at the end of a part
@@ -200,6 +202,7 @@ class Protected(CollectiveContext):
     # ---- saving ------------------------------------------------------------------------------
 
     @holding_signals
+    @marked_call
     def save(self, step: int) -> None:
         """Save the fields as they are: `start`, then wait until all ranks have received their copies (collective).
 
@@ -217,6 +220,7 @@ class Protected(CollectiveContext):
         self.wait()
 
     @holding_signals
+    @marked_call
     def start(self, step: int) -> None:
         """Begin to save the fields as they are, and return (collective).
 
@@ -246,6 +250,7 @@ class Protected(CollectiveContext):
             for partner in self._partners:
                 self._requests += [comm.Isend(message, partner, _TAG) for message in own_part.messages()]
 
+    @marked_call
     def test(self) -> bool:
         """Let the save that has begun progress, and return whether it has ended on this rank."""
         self.check_open()
@@ -254,6 +259,7 @@ class Protected(CollectiveContext):
                 self._requests = []
         return not self._requests
 
+    @marked_call
     def wait(self) -> None:
         """Wait until this rank has sent and received all messages of the save that has begun."""
         self.check_open()
@@ -279,6 +285,7 @@ class Protected(CollectiveContext):
     # ---- restoring ---------------------------------------------------------------------------
 
     @holding_signals
+    @marked_call
     def restore(self, runtime: Runtime, like: Sequence[Placed] | None = None) -> Restored:
         """Restore the newest step of which all parts are left (collective over the ranks of a runtime).
 
@@ -389,25 +396,40 @@ class Protected(CollectiveContext):
     # ---- the end -----------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Free the copies (collective)."""
+        """Free the copies (collective).
+
+        Raises
+        ------
+        BusyError
+            A call of the object is under way; nothing is freed.
+        """
         if self.freed:
             return
-        self.freed = True
-        try:
-            if self._coordinator.left is None:
-                self._complete()
-        finally:
-            self._drop()
-            self._coordinator.close()
+        with self._coordinator.closing(_FREEING):
+            self.freed = True
+            try:
+                if self._coordinator.left is None:
+                    self._complete()
+            finally:
+                self._drop()
+                self._coordinator.close()
+
+    @property
+    def _calls(self) -> Calls:
+        return self._coordinator.calls
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self._coordinator.ending_calls()
 
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
             return None
-        if self._coordinator.size == 1 or self._coordinator.left is not None:
-            self.free()
-            return None
-        self.freed = True
-        return self._coordinator.leave(error, self._drop)
+        with self._coordinator.closing(_FREEING):
+            if self._coordinator.size == 1 or self._coordinator.left is not None:
+                self.free()
+                return None
+            self.freed = True
+            return self._coordinator.leave(error, self._drop)
 
     def _drop(self) -> None:
         """Drop the copies, except while MPI may still read or write them."""

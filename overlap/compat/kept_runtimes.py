@@ -25,9 +25,12 @@ class KeptRuntime:
 
     def close(self) -> None:
         """Close the runtime (collective), and so all objects on it."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            runtime.close()
+        if self._runtime is not None:
+            try:
+                self._runtime.close()
+            finally:
+                if self._runtime.closed:  # else it is in a call
+                    self._runtime = None
 
 
 RUNTIMES = KeptWith(KeptRuntime)

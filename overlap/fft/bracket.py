@@ -32,6 +32,7 @@ import numpy as np
 from ..arrays import Layout
 from ..arrays.exchange import exchange_problem, travelling
 from ..errors import InputError
+from ..freed import marked_call
 from ..interrupts import holding_signals
 from ..renamed import old_argument
 from ..runtime import parallel, worker_index
@@ -328,6 +329,7 @@ class Bracket(Plan):
 
     # ---- slices ----------------------------------------------------------------------------------
 
+    @marked_call
     def buffers(self) -> SlotBuffers:
         """Make the buffers of one slice in flight, for slice programs.
 
@@ -360,6 +362,7 @@ class Bracket(Plan):
             old_argument("Bracket.apply", "compute", "a skeleton returns Bracket.operations(f, out, buffers)")
         await self._carry_out(self._steps(f, out, buffers), compute is None or compute)
 
+    @marked_call
     def operations(self, f: np.ndarray, out: np.ndarray, buffers: SlotBuffers) -> list[Operation]:
         """Return the operations that `apply` awaits, for a skeleton; the parameters are those of `apply`.
 
@@ -434,6 +437,7 @@ class BracketTransform(Pointwise):
         self.plan()
         return super().tune(budget_s, progress)
 
+    @marked_call
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.plan()
         return super()._call(what, arrays, out)

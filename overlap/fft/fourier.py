@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ..arrays import Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
 from ..errors import ClosedError, InputError
+from ..freed import marked_call
 from ..interrupts import holding_signals
 from ..runtime import Runtime
 from .arguments import (
@@ -356,6 +357,7 @@ class FourierPlan(Plan):
         self._keep(name, transform, make)
         self._choose(name, transform)
 
+    @marked_call
     def _act(
         self,
         function: Callable[..., Any] | None,
@@ -410,6 +412,7 @@ class FourierPlan(Plan):
         inputs = (self.spectrum,) * function.inputs + (self._specs(())[1],) * function.shared
         return inputs, (self.spectrum,) * function.outputs
 
+    @marked_call
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.
 
@@ -432,6 +435,7 @@ class FourierPlan(Plan):
             numbers.append(mode[self.spectrum.local_slice[place]].reshape(shape))
         return tuple(numbers)
 
+    @marked_call
     def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "3/2") -> SpectralOperators:
         """Make derivatives, energies and products of fields of the plan's spectrum in a box (collective).
 

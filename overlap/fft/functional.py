@@ -27,6 +27,7 @@ from mpi4py import MPI
 
 from ..arrays import DistArray, mask_problem, same_ranks
 from ..errors import InputError
+from ..freed import Calls, marked_call
 from ..interrupts import held_signals, holding_signals
 from ..runtime import Runtime
 from ..runtime.kept_with import KeptWith
@@ -85,14 +86,19 @@ class _Plans:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
         self._kept: dict[tuple, _Kept] = {}  # the keys are the same on all ranks
-        self._calls = 0
+        self._count = 0
         self.served: dict[tuple, tuple[_Kept, Transform]] = {}
+
+    @property
+    def _calls(self) -> Calls:
+        return self.base.coordinator.calls
 
     @property
     def base(self) -> Runtime:
         """Return the runtime on which all ranks synchronize (collective the first time)."""
         return self._runtime(1)
 
+    @marked_call
     def call(self, kept: _Kept, run: Transform, x: np.ndarray) -> DistArray:
         """Call a transform of a kept plan (collective).
 
@@ -101,8 +107,8 @@ class _Plans:
         InputError
             On all ranks, if one of them is about to do something else: with `disagreement`.
         """
-        self._calls = kept.used = self._calls + 1
-        base = self._runtimes[1]
+        self._count = kept.used = self._count + 1
+        base = self.base
         if run.runtime is base:
             return run(x)
         with held_signals():  # both headers belong to one call
@@ -138,9 +144,13 @@ class _Plans:
 
     def _drop(self, key: tuple) -> None:
         """Close a plan."""
-        dropped = self._kept.pop(key)
-        self.served = {asked: found for asked, found in self.served.items() if found[0] is not dropped}
-        dropped.plan.close()
+        dropped = self._kept[key]
+        try:
+            dropped.plan.close()
+        finally:
+            if dropped.plan.closed:  # else it is in a call
+                del self._kept[key]
+                self.served = {asked: found for asked, found in self.served.items() if found[0] is not dropped}
 
     def _runtime(self, workers: int) -> Runtime:
         """Return the runtime with `workers` workers; make it if there is none (collective)."""
@@ -153,7 +163,12 @@ class _Plans:
         while self._kept:
             self._drop(next(reversed(self._kept)))
         while self._runtimes:
-            self._runtimes.popitem()[1].close()
+            workers, runtime = next(reversed(self._runtimes.items()))
+            try:
+                runtime.close()
+            finally:
+                if runtime.closed:  # else it is in a call
+                    del self._runtimes[workers]
 
 
 _plans = KeptWith(_Plans)
@@ -161,6 +176,11 @@ _plans = KeptWith(_Plans)
 
 def close_plans() -> None:
     """Close the plans that the functions have kept (collective over all communicators of their calls).
+
+    Raises
+    ------
+    BusyError
+        A function is under way in another thread; its plans stay open.
 
     Examples
     --------
@@ -222,34 +242,37 @@ def _agreed(
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
     plans, ranks = _plans.of(rendezvous), rendezvous.size
     base = plans.base  # the same runtime for any request, because ranks with different requests must synchronize
-    if not met:
-        try:
-            base.coordinator.enter("looking for a plan", {})
-        except InputError as error:
-            if not error.disagreement:
-                raise
-            # Other ranks have called the plan that serves their request. They disagree there, and come here.
-    with base.collective_section(f"transforming an array, {kind.name}"):  # an error of one rank raises on all
-        if comm is not None and not same_ranks(comm, rendezvous):
-            raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
-        if problem := mask_problem(x=x):
-            raise InputError(problem)
-        array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
-        request = request_of(kind, array, ranks, *options)
-        base.preflight(**request.agreed())
-        held_shape = global_shape_of(request, base)
-        shape, dtype = real_space(kind, request, held_shape)
-        serving = None if request.usual else serving_split(kind, request, shape, ranks)
-        given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
-    # From here on all ranks have the same request, and the plan reports errors on all of them.
+    with base.coordinator.calls.marked():
+        if not met:
+            try:
+                base.coordinator.enter("looking for a plan", {})
+            except InputError as error:
+                if not error.disagreement:
+                    raise
+                # Other ranks have called the plan that serves their request. They disagree there, and come here.
+        with base.collective_section(f"transforming an array, {kind.name}"):  # an error of one rank raises on all
+            if comm is not None and not same_ranks(comm, rendezvous):
+                raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
+            if problem := mask_problem(x=x):
+                raise InputError(problem)
+            array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
+            request = request_of(kind, array, ranks, *options)
+            base.preflight(**request.agreed())
+            held_shape = global_shape_of(request, base)
+            shape, dtype = real_space(kind, request, held_shape)
+            serving = None if request.usual else serving_split(kind, request, shape, ranks)
+            given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
+    # From here on all ranks have the same request, and the plan reports errors on all of them. Finding a plan is no
+    # call of the kept plans: it may close one.
     kept = plans.find(request, shape, dtype, serving)
-    run = kept.plan.forward if kind.forward else kept.plan.backward
-    wanted = run.inputs[0]
-    if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
-        given = fitted(wanted, given, request, held_shape, base)
-    if asked is not None and given is x:
-        plans.serve(asked, kept, run)
-    return plans.call(kept, run, given)
+    with base.coordinator.calls.marked():
+        run = kept.plan.forward if kind.forward else kept.plan.backward
+        wanted = run.inputs[0]
+        if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
+            given = fitted(wanted, given, request, held_shape, base)
+        if asked is not None and given is x:
+            plans.serve(asked, kept, run)
+        return plans.call(kept, run, given)
 
 
 _SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # results of the example in the docstring

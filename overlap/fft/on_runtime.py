@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import Thread
 from typing import Any, Self
 
-from ..freed import Resource, closed_error
-from ..interrupts import held_signals
+from ..freed import Calls, Resource, closed_error
 from ..runtime import AsyncComm, Runtime
+
+_CLOSING = "closing a plan"
 
 PlanComm = Any
 """The first argument of a plan: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
@@ -48,11 +49,18 @@ class OnRuntime(Resource):
         return f"<{self._title()}{', closed' if self.closed else ''}>"
 
     def close(self) -> None:
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
+        """Free what the plan holds (collective); closes the runtime if the plan made it.
+
+        Raises
+        ------
+        BusyError
+            A call of the plan or of its runtime is under way; nothing is freed.
+        """
         if self.closed:
             return
-        self.closed = True
-        with held_signals(), ExitStack() as closing:  # runs all steps, even if one of them raises
+        # ExitStack runs all steps, even if one of them raises.
+        with self.runtime.coordinator.closing(_CLOSING), ExitStack() as closing:
+            self.closed = True
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
             self._release(closing)
@@ -66,11 +74,19 @@ class OnRuntime(Resource):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.closed:
             return None
-        self.closed = True
-        with held_signals(), ExitStack() as closing:
-            self._release(closing)
-        # A runtime that others use, too, stays open; it only notifies the other ranks.
-        return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
+        with self.runtime.coordinator.closing(_CLOSING):
+            self.closed = True
+            with ExitStack() as closing:
+                self._release(closing)
+            # A runtime that others use, too, stays open; it only notifies the other ranks.
+            return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
+
+    @property
+    def _calls(self) -> Calls:
+        return self.runtime.coordinator.calls
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self.runtime.coordinator.ending_calls()
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()

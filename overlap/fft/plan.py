@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from ..arrays import DistArray, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
+from ..freed import marked_call
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
@@ -73,6 +74,7 @@ class Plan(OnRuntime):
         for transform in list(self._transforms.values()):
             closing.callback(transform.release)
 
+    @marked_call
     def describe(self) -> str:
         """Return as text the settings of the plan, their memory, and the alternatives that were measured."""
         self._check_in_use()
@@ -81,6 +83,7 @@ class Plan(OnRuntime):
             lines += [transform.describe(), *map(str, transform.trials)]
         return "\n".join(lines + self._notes())
 
+    @marked_call
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> dict[str, Tuned]:
         """Search for the fastest settings of all transforms, and use them (collective).
 
@@ -125,6 +128,7 @@ class Plan(OnRuntime):
                 transform.configure(tuned[transform.name].settings)
             return {name: transform.tuned for name, transform in tuned.items()}
 
+    @marked_call
     def balance(self, *arrays: DistArray) -> Balance:
         """Give every rank a share in proportion to its speed, if that pays (collective).
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..arrays import DistArray
 from ..errors import ClosedError, InputError
+from ..freed import marked_call
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Load, Runtime
 from ..runtime.plan_call import CallKind, PlanCall
@@ -100,6 +101,7 @@ class Transform(Uncopied):
         entries: int,
     ) -> None:
         self.runtime, self._comms, self._make = runtime, comms, make
+        self._calls = runtime.coordinator.calls
         self.inputs, self.outputs = inputs, outputs
         self._kernels = kernels  # made for `settings`
         self.units = 1 if kernels.by_index else kernels.units  # slices of an entry
@@ -215,6 +217,7 @@ class Transform(Uncopied):
         }
 
     @property
+    @marked_call
     def schedule(self) -> Schedule:
         """Return the steps of every slice, for arrays that this transform makes; print it to read them."""
         self.check_in_use()
@@ -252,6 +255,7 @@ class Transform(Uncopied):
             for slot in range(depth)
         ]
 
+    @marked_call
     def describe(self) -> str:
         """Return the settings and the memory that they take, as text."""
         self.check_in_use()
@@ -271,6 +275,7 @@ class Transform(Uncopied):
         load: Load = self._kinds["whole"].load if self._kinds else Load()
         return load
 
+    @marked_call
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         """Search for the fastest settings and use them (collective).
 
@@ -408,6 +413,7 @@ class Transform(Uncopied):
         self._bound.forget()
         self._schedules.clear()
 
+    @marked_call
     def repeated(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """Make a call if a call for such arrays is prepared, and return whether it was (collective then)."""
         self.check_in_use()
@@ -416,6 +422,7 @@ class Transform(Uncopied):
             self._run("whole", bound)
         return bound is not None
 
+    @marked_call
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.check_in_use()
         made_arrays = self._made_results() if out is None else ()

@@ -21,6 +21,7 @@ from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..errors import InputError
+from ..freed import marked_call
 from ..interrupts import holding_signals
 from ..lowlevel.copy_table import CopyTable
 from ..runtime import AsyncComm
@@ -153,6 +154,7 @@ class Transpose(OnRuntime):
                 for name, way, ends in zip(("forward", "backward"), self._ways, (sides, sides[::-1]))
             )
 
+    @marked_call
     def buffers(self, entries: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Make the buffers of one slice in flight, for slice programs of your own.
 
@@ -179,6 +181,7 @@ class Transpose(OnRuntime):
         send, receive = (max(lengths, key=len) for lengths in zip(*pairs))
         return send, receive
 
+    @marked_call
     def describe(self) -> str:
         """Return the plan's distributions, and how it runs, as text."""
         self._check_in_use()
@@ -230,6 +233,7 @@ class TransposeDirection(Uncopied):
         self, plan: Transpose, name: str, crossing: Crossing, sides: tuple[ArraySpec, ArraySpec], settings: Settings
     ) -> None:
         self._plan, self._name, self._crossing = plan, name, crossing
+        self._calls = plan.runtime.coordinator.calls
         self.source, self.target = sides
         self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
         depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))
@@ -244,6 +248,7 @@ class TransposeDirection(Uncopied):
         self._schedules: dict[Any, Schedule] = {}
         self._tables: list[CopyTable] = []  # they keep memory to which programs refer
 
+    @marked_call
     def __call__(self, array: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Move an array (collective).
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from threading import Thread
 from typing import Any, NoReturn, Self
 
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
-from ..freed import CollectiveContext
+from ..freed import CollectiveContext, marked_call
 from ..interrupts import holding_signals
 from ..losses import guarded
 from ..lowlevel.memory import address_of
@@ -30,6 +30,7 @@ from .traffic import Entries, LocalArrays, Traffic, of_blocks, of_indices
 FAILURES_TAG = 8
 _POLLS = 200  # number of polls of messages before the rank yields its core
 _ROUND = "a halo exchange"
+_FREEING = "freeing a halo"
 _WORD = 8  # bytes of the round's number in a failure message
 
 
@@ -115,7 +116,8 @@ class Halo(CollectiveContext):
         asynchronous = comm if isinstance(comm, AsyncComm) else None
         self.coordinator = StandaloneCoordinator.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         super().__init__()
-        self.comm = self.coordinator.comm
+        self.comm, self._calls = self.coordinator.comm, self.coordinator.calls
+        self._runtime: Any = None if asynchronous is None else asynchronous.runtime
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = False
@@ -242,6 +244,7 @@ class Halo(CollectiveContext):
 
     # ---- arrays ------------------------------------------------------------------------------
 
+    @marked_call
     def empty(self) -> tuple[np.ndarray, ...]:
         """Make the arrays of a round, zeros, in memory that neighbours of the node write to. Collective.
 
@@ -265,6 +268,7 @@ class Halo(CollectiveContext):
 
     # ---- without a runtime -------------------------------------------------------------------
 
+    @marked_call
     def start(self, *arrays: np.ndarray) -> PendingHalo:
         """Begin a round: send the entries that other ranks need, request those that this rank needs.
 
@@ -283,6 +287,9 @@ class Halo(CollectiveContext):
         InputError
             Here and, as soon as they wait, on all other ranks: an array does not fit, or a round has not ended.
         """
+        return self._start(arrays)
+
+    def _start(self, arrays: tuple[np.ndarray, ...]) -> PendingHalo:
         self.check_open()
         self._recover()
         self._rounds += 1
@@ -314,6 +321,7 @@ class Halo(CollectiveContext):
             self._set = self._sets.get(addresses, remote_writes.NO_SET)
         self._chosen = addresses
 
+    @marked_call
     def exchange(self, *arrays: np.ndarray) -> None:
         """Make a whole round: `start` and `wait`.
 
@@ -327,8 +335,10 @@ class Halo(CollectiveContext):
         InputError, RankError
             A rank has failed; the same error is raised on all ranks that wait for it.
         """
-        self.start(*arrays).wait()
+        self._start(arrays)
+        self._complete()
 
+    @marked_call
     def _progress(self) -> bool:
         """Send and receive what is possible now; return whether the round has ended."""
         if not self._active:
@@ -349,7 +359,11 @@ class Halo(CollectiveContext):
         self._arrays.local.check()
         return not (left or self._messages_left)
 
+    @marked_call
     def _wait(self) -> None:
+        self._complete()
+
+    def _complete(self) -> None:
         if not self._active:
             self.check_open()
             if self._failure is not None:
@@ -461,22 +475,41 @@ class Halo(CollectiveContext):
     # ---- the end -----------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Free requests and windows (collective). Later calls raise `ClosedError`."""
+        """Free requests and windows (collective). Later calls raise `ClosedError`.
+
+        Raises
+        ------
+        BusyError
+            A call of the halo, or of a pipeline that awaits it, is under way; nothing is freed.
+        """
         if self.freed:
             return
-        if self.coordinator.left is not None:  # a rank that has left by an exception takes no part in freeing
-            self.abandon()
-            return
-        try:
-            if self._active and self._failure is None:
-                self._wait()
-            self._take_failures()
-            self._requests.end()
-        except OverlapError:
-            if self.coordinator.left is not None:
+        with self._closing():
+            if self.coordinator.left is not None:  # a rank that has left by an exception takes no part in freeing
                 self.abandon()
-            raise
-        self._undo()
+                return
+            try:
+                if self._active and self._failure is None:
+                    self._wait()
+                self._take_failures()
+                self._requests.end()
+            except OverlapError:
+                if self.coordinator.left is not None:
+                    self.abandon()
+                raise
+            self._undo()
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Return a ``with`` block in which the halo is freed and no call is under way."""
+        with ExitStack() as none:
+            if self._runtime is not None and not self._runtime.closed:
+                none.enter_context(self._runtime.coordinator.closing(_FREEING))
+            none.enter_context(self.coordinator.closing(_FREEING))
+            yield
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self.coordinator.ending_calls()
 
     def lose(self, lost: RankLost) -> None:
         """Note that a rank is lost: there is no next round."""
@@ -493,6 +526,10 @@ class Halo(CollectiveContext):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
             return None
+        with self._closing():
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Thread | None:
         if error is self._failure:  # raised by a call, so the other ranks raise it, too, and call `free`
             with suppress(OverlapError):  # the exception that ends the block must not be hidden
                 self.free()

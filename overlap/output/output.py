@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import index as as_integer
 from pathlib import Path
 from threading import Thread
@@ -29,6 +29,8 @@ from ..interrupts import holding_signals
 from ..runtime import Pipeline, Runtime
 from . import field_pieces, hdf5_file, problems
 from .problems import STEP, TIME, Stored
+
+_CLOSING = "closing an Output"
 
 
 class Output(Resource):
@@ -143,9 +145,10 @@ class Output(Resource):
         """Free the buffers, and the runtime if the output made it (collective); the file is already complete."""
         if self.closed:
             return
-        self.closed, self._pipeline = True, None
-        if self._owns_runtime:
-            self.runtime.close()
+        with self.runtime.coordinator.closing(_CLOSING):
+            self.closed, self._pipeline = True, None
+            if self._owns_runtime:
+                self.runtime.close()
 
     def _end(self) -> None:
         self.close()
@@ -153,8 +156,12 @@ class Output(Resource):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.closed:
             return None
-        self.closed, self._pipeline = True, None
-        return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
+        with self.runtime.coordinator.closing(_CLOSING):
+            self.closed, self._pipeline = True, None
+            return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self.runtime.coordinator.ending_calls()
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()

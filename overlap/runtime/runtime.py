@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
 from threading import Thread
@@ -32,6 +32,7 @@ from .requests.requests import AsyncComm
 from .scheduling.executor import Executor
 from .scheduling.host import Host
 from .scheduling.polling import POLLS_PER_EXCHANGE
+from .scheduling.ready_steps import is_worker
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
 from .trace import Trace
@@ -185,6 +186,7 @@ class Runtime(Resource):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.coordinator = Coordinator(comm, self._watchdog, guard)
             self.coordinator.runtime = weakref.ref(self)
+            self.coordinator.is_worker = is_worker
             executor = Executor(
                 self.coordinator.comm,
                 self.coordinator.comms,
@@ -229,16 +231,17 @@ class Runtime(Resource):
         ------
         RankError
             Another rank has left the runtime by an exception. It is closed all the same.
+        BusyError
+            A call of the runtime, or of an object on it, is under way; nothing is closed.
         """
         if self.closed:
             return
-        with held_signals(), self.coordinator.exclusive.used(_CLOSING):
-            self.coordinator.check_not_running()
-            with ExitStack() as closing:  # runs all steps, even if one of them raises
-                closing.callback(self._watchdog.close)
-                closing.callback(self.coordinator.end, _CLOSING)
-                self._release(closing)
-                self._over()
+        # ExitStack runs all steps, even if one of them raises.
+        with self.coordinator.closing(_CLOSING), ExitStack() as closing:
+            closing.callback(self._watchdog.close)
+            closing.callback(self.coordinator.end, _CLOSING)
+            self._release(closing)
+            self._over()
 
     def _release(self, closing: ExitStack) -> None:
         """Let `closing`, as its last steps, end the threads and pools of this rank."""
@@ -253,15 +256,19 @@ class Runtime(Resource):
 
     def _fail(self, error: BaseException) -> Thread | None:
         coordinator = self.coordinator
-        if self.closed or coordinator.running:
+        if self.closed:
             return None
-        if coordinator.size == 1 or coordinator.left is not None:
-            with suppress(OverlapError):  # the exception that ends the block must not be hidden
-                self.close()
-            return None
-        with held_signals(), ExitStack() as closing:
-            self._release(closing)
-        return coordinator.leave(error, self._all_notified)
+        with coordinator.closing(_CLOSING):
+            if coordinator.size == 1 or coordinator.left is not None:
+                with suppress(OverlapError):  # the exception that ends the block must not be hidden
+                    self.close()
+                return None
+            with ExitStack() as closing:
+                self._release(closing)
+            return coordinator.leave(error, self._all_notified)
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self.coordinator.ending_calls()
 
     def _all_notified(self) -> None:
         """Close this rank's part when all ranks know that it has left by an exception."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -17,7 +18,7 @@ from ..arrays.partition import block, length_of
 from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
-from ..freed import CollectiveContext
+from ..freed import Calls, CollectiveContext, marked_call
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.traffic import of_indices
@@ -30,6 +31,8 @@ from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
 from .thread_pool import ThreadPool
+
+_FREEING = "freeing a matrix"
 
 PIECES = 8  # independent rows are computed in so many pieces, with a poll of the messages after each
 FEW_PIECES, SHORT_NBYTES = 4, 2**18  # for short messages, which the system sends by itself
@@ -272,6 +275,7 @@ class Matrix(CollectiveContext):
             )
 
     @holding_signals
+    @marked_call
     def astype(self, dtype: DTypeLike) -> Self:
         """Make the same matrix with numbers of another type (collective); free it separately.
 
@@ -319,6 +323,7 @@ class Matrix(CollectiveContext):
     # ---- products ----------------------------------------------------------------------------
 
     @holding_signals
+    @marked_call
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A x (collective), in the common type of both, as scipy does.
 
@@ -370,6 +375,7 @@ class Matrix(CollectiveContext):
 
     matvec = dot = __matmul__
 
+    @marked_call
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
         """Compute a product in the order of storage (collective); solvers call this in every step.
 
@@ -404,6 +410,7 @@ class Matrix(CollectiveContext):
 
         return run
 
+    @marked_call
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
         """Do as `multiply` without an exchange: other ranks' entries are those in the vector."""
         self.check_open()
@@ -429,6 +436,7 @@ class Matrix(CollectiveContext):
         return Transposed(self)
 
     @holding_signals
+    @marked_call
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective); x and the result in the user's order.
 
@@ -451,6 +459,7 @@ class Matrix(CollectiveContext):
 
     # ---- vectors -----------------------------------------------------------------------------
 
+    @marked_call
     def vector(self, fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return a vector with places for other ranks' entries, and its own part, in the order of storage.
 
@@ -499,6 +508,7 @@ class Matrix(CollectiveContext):
         reordered[self.order] = x
         return reordered
 
+    @marked_call
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum numbers over all ranks, in place (collective): the same bits on all of them."""
         self.check_open()
@@ -547,6 +557,7 @@ class Matrix(CollectiveContext):
         return self._rows.sums()
 
     @holding_signals
+    @marked_call
     def norm(self, ord: str | float = "fro") -> float:
         """Compute the Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective.
 
@@ -576,6 +587,7 @@ class Matrix(CollectiveContext):
             return float_times_power(float(np.sqrt(coordinator.sum(np.array([square], np.float64))[0])), scale)
         return coordinator.maximum(float(self.row_sums().max(initial=0.0)))
 
+    @marked_call
     def to_scipy(self) -> Any:
         """Gather the whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones.
 
@@ -614,19 +626,33 @@ class Matrix(CollectiveContext):
         return None
 
     def free(self) -> None:
-        """Free communicators and windows (collective), and end the workers. Later calls raise `ClosedError`."""
+        """Free communicators and windows (collective), and end the workers. Later calls raise `ClosedError`.
+
+        Raises
+        ------
+        BusyError
+            A call of the matrix is under way: a product, a solver, a preconditioner; nothing is freed.
+        """
         if self.freed:
             return
-        self.freed = True
-        self.team.close()
-        try:
-            self.halo.free()  # first, because here the ranks see whether one has left and will not free the rest
-        finally:
-            left = self.halo.coordinator.left is not None
-            for converted in self._others.values():  # in the order in which all ranks have made them
-                converted._abandon() if left else converted.free()
-            if self._collectives is not None and not left:
-                self._collectives.free()
+        with self.halo.coordinator.closing(_FREEING):
+            self.freed = True
+            self.team.close()
+            try:
+                self.halo.free()  # first, because here the ranks see whether one has left and will not free the rest
+            finally:
+                left = self.halo.coordinator.left is not None
+                for converted in self._others.values():  # in the order in which all ranks have made them
+                    converted._abandon() if left else converted.free()
+                if self._collectives is not None and not left:
+                    self._collectives.free()
+
+    @property
+    def _calls(self) -> Calls:
+        return self.halo.coordinator.calls
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self.halo.coordinator.ending_calls()
 
     def _abandon(self) -> None:
         """End this rank's part without the others: one of the ranks has left."""
@@ -637,13 +663,14 @@ class Matrix(CollectiveContext):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
             return None
-        self.freed = True
-        self.team.close()
-        for converted in self._others.values():  # in which ranks wait only within calls of this one
-            converted._abandon()
-        if self._collectives is not None:
-            self._collectives._fail(error)
-        return self.halo._fail(error)
+        with self.halo.coordinator.closing(_FREEING):
+            self.freed = True
+            self.team.close()
+            for converted in self._others.values():  # in which ranks wait only within calls of this one
+                converted._abandon()
+            if self._collectives is not None:
+                self._collectives._fail(error)
+            return self.halo._fail(error)
 
 
 @lru_cache(64)

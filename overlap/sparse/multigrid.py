@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays.blocks import Blocks
 from ..compiled import njit
 from ..errors import InputError
+from ..freed import marked_call
 from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
 from .number_checks import whole_problem
@@ -113,6 +114,7 @@ class Multigrid(Preconditioner):
         self._steps.append(_Level(A, smoother(A) if coarse is not self.levels[-1] else None))
         return True
 
+    @marked_call
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage (collective)."""
         self.check_open()
@@ -136,9 +138,7 @@ class Multigrid(Preconditioner):
         level.smoother.apply(level.rest, level.change)
         np.add(level.x, level.change, out=level.x)
 
-    def free(self) -> None:
-        """Free the coarser levels (collective), but not the matrix of the finest."""
-        self.freed = True
+    def _free_parts(self) -> None:
         for number in range(len(self._steps) - 1, -1, -1):
             if (smoother := self._steps[number].smoother) is not None:
                 smoother.free()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from ..freed import CollectiveContext
+from ..freed import Calls, CollectiveContext, marked_call
 from ..interrupts import holding_signals
 from . import kernels
 from .matrix import Matrix
@@ -79,6 +79,7 @@ class Preconditioner(CollectiveContext):
         """
 
     @holding_signals
+    @marked_call
     def __matmul__(self, r: np.ndarray) -> np.ndarray:
         """Compute the own entries of M r, in the user's order. Collective.
 
@@ -103,9 +104,28 @@ class Preconditioner(CollectiveContext):
     def _fail(self, error: BaseException) -> Thread | None:
         return self._matrix.halo.coordinator.notify(error)
 
+    @property
+    def _calls(self) -> Calls:
+        return self._matrix.halo.coordinator.calls
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return self._matrix.halo.coordinator.ending_calls()
+
     def free(self) -> None:
-        """Free the preconditioner, but not its matrix (collective); later calls raise `ClosedError`."""
-        self.freed = True
+        """Free the preconditioner, but not its matrix (collective); later calls raise `ClosedError`.
+
+        Raises
+        ------
+        BusyError
+            A call of the matrix is under way, such as a solver; nothing is freed.
+        """
+        if not self.freed:
+            with self._matrix.halo.coordinator.closing("freeing a preconditioner"):
+                self.freed = True
+                self._free_parts()
+
+    def _free_parts(self) -> None:
+        """Free what the preconditioner holds besides arrays (collective)."""
 
 
 class Jacobi(Preconditioner):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..freed import marked_call
 from ..halo import Halo
 from ..halo.traffic import Entries, Traffic, of_indices
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
@@ -79,6 +80,7 @@ class AdditiveSchwarz(Preconditioner):
             self._extended, self._own = A.vector(fresh=True)
             self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
 
+    @marked_call
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage (collective)."""
         self.check_open()
@@ -91,9 +93,7 @@ class AdditiveSchwarz(Preconditioner):
             np.add(own, self._change, out=own)
         z[...] = own
 
-    def free(self) -> None:
-        """Free the subdomains and their preconditioners (collective), but not the matrix."""
-        self.freed = True
+    def _free_parts(self) -> None:
         if self._solver is not None:
             self._solver.free()
             self._solver = None

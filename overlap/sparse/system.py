@@ -14,6 +14,7 @@ results are so large or so small that squares could leave the range. Powers of t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import inf, isfinite
 from statistics import median
 from time import perf_counter
@@ -106,7 +107,10 @@ class System:
             M.check_open()
         self.coordinator = self._coordinator_for(A, comm)
         self._owned = not isinstance(A, Matrix)
-        with self.coordinator.collective_section(f"solving with {name}", self._close):
+        with ExitStack() as marks, self.coordinator.collective_section(f"solving with {name}", self._close):
+            marks.enter_context(self.coordinator.calls.marked())
+            if isinstance(M, Preconditioner):
+                marks.enter_context(M._calls.marked())
             known_as = M._known_as if isinstance(M, Preconditioner) else None
             agreed |= {"M": known_as, "rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
             b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
@@ -131,6 +135,7 @@ class System:
             self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
             self.size = int(size)
             self.most = 10 * self.size if maxiter is None else int(maxiter)
+            self._marks = marks.pop_all()  # until the solver's end
 
     def __enter__(self) -> Self:
         try:
@@ -150,6 +155,7 @@ class System:
         finally:
             if self._matrix is not None:
                 self._matrix.take_back(self._extended)
+            self._marks.close()
 
     # ---- what is given -----------------------------------------------------------------------
 

@@ -351,16 +351,17 @@ def newDistArray(
     """
     if not all(hasattr(pfft, name) for name in ("global_shape", "pencil", "dtype")):
         raise InputError(f"expected a PFFT, received {repr_of(pfft):.200}")
-    shape = pfft.global_shape(forward_output)
-    pencil = pfft.pencil[bool(forward_output)]
-    array = DistArray(
-        (len(shape),) * rank + shape,
-        subcomm=pencil.subcomm,
-        val=val,
-        dtype=pfft.dtype(forward_output),
-        alignment=pencil.axis,
-        rank=rank,
-    )
+    with pfft._calls.marked() if hasattr(pfft, "_calls") else nullcontext():
+        shape = pfft.global_shape(forward_output)
+        pencil = pfft.pencil[bool(forward_output)]
+        array = DistArray(
+            (len(shape),) * rank + shape,
+            subcomm=pencil.subcomm,
+            val=val,
+            dtype=pfft.dtype(forward_output),
+            alignment=pencil.axis,
+            rank=rank,
+        )
     return array.v if view else array
 
 

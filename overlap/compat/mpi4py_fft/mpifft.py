@@ -10,6 +10,7 @@ serial transforms and exchanges follow each other in a `Transform`, as in mpi4py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import Any
@@ -33,6 +34,7 @@ from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
+from ...freed import Calls, marked_call
 from ...interrupts import holding_signals
 from ...runtime.coordinator.option_checks import number_problem
 from .blocking_transform import Transform
@@ -388,15 +390,25 @@ class PFFT:
         )
 
     def destroy(self) -> None:
-        """Free what the plan holds, and the communicators of `subcomm` (collective)."""
+        """Free what the plan holds, and the communicators of `subcomm` (collective).
+
+        Raises
+        ------
+        BusyError
+            A call of the plan is under way; nothing is freed.
+        """
+        closing: AbstractContextManager[None] = nullcontext()
         if self._shared is not None:
-            for transform in (self.forward, self.backward):
-                transform.release()
-        if isinstance(self.subcomm, Subcomm):
-            self.subcomm.destroy()
-        if self._shared is not None:
-            self._shared.leave(self._workers)
-            self._shared = None
+            closing = self._shared.runtime_of(self._workers).coordinator.closing("freeing a plan")
+        with closing:
+            if self._shared is not None:
+                for transform in (self.forward, self.backward):
+                    transform.release()
+            if isinstance(self.subcomm, Subcomm):
+                self.subcomm.destroy()
+            if self._shared is not None:
+                self._shared.leave(self._workers)
+                self._shared = None
 
     def shape(self, forward_output: bool = True) -> tuple[int, ...]:
         """Return the local shape of the result, or of the input.
@@ -456,6 +468,11 @@ class PFFT:
     def _output_shape(self) -> tuple[int, ...]:
         return self.global_shape(True)
 
+    @property
+    def _calls(self) -> Calls:
+        return Calls() if self._shared is None else self._shared.runtime_of(self._workers).coordinator.calls
+
+    @marked_call
     def describe(self) -> str:
         """Return the settings of the plan, as text."""
         return "\n".join((repr(self)[1:-1], self.forward.describe(), self.backward.describe()))

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
 from ...fft.field_transform import FieldTransform
+from ...freed import marked_call
 from .blocking_transform import Transform, arguments_problem, axes_problem, copy_problem
 from .pencil import Pencil
 
@@ -39,6 +40,7 @@ class PipelinedTransform(Transform):
     ) -> None:
         self._volume, self._arrays, self._sides, self._pencil, self._axes = volume, arrays, sides, pencils, axes
         self._scale, self._normalize = scale, normalize
+        self._calls = volume.runtime.coordinator.calls
 
     @property
     def input_array(self) -> np.ndarray:
@@ -52,6 +54,7 @@ class PipelinedTransform(Transform):
     def dtypes(self) -> tuple[np.dtype, np.dtype]:
         return tuple(spec.dtype for spec in (*self._volume.inputs, *self._volume.outputs))
 
+    @marked_call
     def __call__(
         self,
         input_array: ArrayLike | None = None,

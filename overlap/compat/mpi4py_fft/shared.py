@@ -48,6 +48,10 @@ class Shared:
         self._plans[workers] = self._plans.get(workers, 0) + 1
         return self._runtimes[workers]
 
+    def runtime_of(self, workers: int) -> Runtime:
+        """Return the runtime of the plans with this number of workers."""
+        return self._runtimes[workers]
+
     def leave(self, workers: int) -> None:
         """Note that a plan has ended (collective)."""
         self._plans[workers] -= 1

@@ -36,7 +36,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import BusyError, InputError, OverlapError, RankLost, formatted
-from ...freed import check_process, closed_error
+from ...freed import Calls, check_process, closed_error
 from ...interrupts import held_signals, holding_signals
 from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
@@ -91,6 +91,10 @@ class Coordinator:
         The communicators that slice programs may use.
     runtime : weakref.ref
         Refers to the runtime that owns this coordinator.
+    calls : Calls
+        The calls of all objects on the runtime, of which some need no other rank, and so no MPI.
+    is_worker : callable
+        Tells whether the calling thread is a worker of the library.
     running : bool
         A job runs: only the job's communicator thread may call MPI.
     nested : int
@@ -118,6 +122,8 @@ class Coordinator:
         self.closed = self.forked = False
         self.left: OverlapError | None = None
         self.exclusive = Exclusive("this runtime")
+        self.calls = Calls()
+        self.is_worker: Callable[[], bool] = lambda: False
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
         self._headers = self._made = 0
@@ -486,6 +492,26 @@ class Coordinator:
                 f"received {most}: close() those that are no longer in use"
             )
 
+    @contextmanager
+    def closing(self, what: str) -> Iterator[None]:
+        """Return a ``with`` block in which the runtime, or an object on it, is closed.
+
+        Raises
+        ------
+        BusyError
+            A call of the runtime is under way, in another thread or in the calling one (a slice, a pointwise function,
+            a solver's callback). Nothing is freed.
+        """
+        with held_signals(), self.exclusive.used(what), self.calls.closing(what):
+            self.check_not_running()
+            yield
+
+    @contextmanager
+    def ending_calls(self) -> Iterator[bool]:
+        """Return a ``with`` block in which other threads begin no call; whether the calling thread is in one itself."""
+        with held_signals(), self.exclusive.ending(), self.calls.ending():
+            yield self.calls.has_own() or (self.running and (self.exclusive.is_own or self.is_worker()))
+
     def end(self, call: str) -> None:
         """Send the last header and free the communicators (collective).
 
@@ -563,10 +589,8 @@ class Coordinator:
         self.closed = True
         departure.leave(self._member)
         if not MPI.Is_finalized():
-            with (
-                self.exclusive.used("closing a runtime"),
-                (watchdog or self.watchdog).watching("freeing a runtime's communicators on all ranks"),
-            ):
+            # Not exclusive: a closed runtime has no other user; a departure's thread runs beside the one that leaves.
+            with (watchdog or self.watchdog).watching("freeing a runtime's communicators on all ranks"):
                 for comm in reversed(self.comms):
                     comm.free()
                     _count(-1 - comm.owns_source)

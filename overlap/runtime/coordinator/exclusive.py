@@ -8,6 +8,8 @@ would deadlock.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import get_ident
 
 from mpi4py import MPI
@@ -28,6 +30,7 @@ class _Holder:
         self.last: int | None = None  # the owner, or the one before
         self.depth = 0
         self.what: str | None = None
+        self.next: int | None = None  # the thread that waits for the owner's end; no other one may hold it meanwhile
 
     @property
     def owner(self) -> int | None:
@@ -63,6 +66,20 @@ class Exclusive:
         """Return the thread that uses it now or has used it last."""
         return self._holder.last
 
+    @property
+    def is_own(self) -> bool:
+        """Return whether the calling thread uses it."""
+        return self._holder.owner == get_ident()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Return a ``with`` block in which no other thread begins to use it."""
+        before, self._holder.next = self._holder.next, get_ident()
+        try:
+            yield
+        finally:
+            self._holder.next = before
+
     def used(self, what: str) -> _Use:
         """Return a ``with`` block, which may be nested, in which the calling thread alone does `what`.
 
@@ -88,6 +105,10 @@ class _Use:
             raise holder.refusal(self._what)
         # If a handler raises here, this thread holds it at depth 0, and enters again in its next call.
         if holder.depth == 0:
+            if holder.next not in (None, me):
+                refusal = holder.refusal(self._what)
+                holder.held.clear()
+                raise refusal
             holder.last, holder.what = me, self._what
         holder.depth += 1
 

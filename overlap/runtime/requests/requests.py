@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...errors import InputError, formatted
+from ...freed import Calls, marked_call
 from ...interrupts import holding_signals
 from ...losses import detecting_loss, guarded
 from ...lowlevel.mpi import handle_of
@@ -282,6 +283,11 @@ class AsyncComm(Uncopied):
         return getattr(self._wrap, "__self__").runtime()  # noqa: B009
 
     @property
+    def _calls(self) -> Calls:
+        calls: Calls = self.runtime.coordinator.calls
+        return calls
+
+    @property
     def source(self) -> Any:
         """Return the mpi4py communicator from which this one was made; slice programs send nothing on it."""
         return self._source
@@ -367,6 +373,7 @@ class AsyncComm(Uncopied):
             raise InputError(different)
 
     @holding_signals
+    @marked_call
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
         self.runtime.coordinator.check_idle()

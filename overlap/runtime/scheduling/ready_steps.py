@@ -18,6 +18,11 @@ from typing import Any
 here = threading.local()
 
 
+def is_worker() -> bool:
+    """Return whether this thread is a worker of the library."""
+    return hasattr(here, "index")
+
+
 def worker_index() -> int:
     """Return the index of the worker that this thread is, 0 to N - 1; 0 on any other thread.
 
