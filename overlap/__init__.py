@@ -12,6 +12,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     uncopied        objects that can be neither copied nor pickled
     abort           ending a job that cannot go on, with all stacks
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
+    holding         what all ranks of an object free together, also after all have dropped it
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     lowlevel        operations of compiled code on addresses: loads, stores, tables of copies, calls of the MPI library
     interrupts      signals held back while a call of the library is under way

@@ -15,6 +15,7 @@ import itertools
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from operator import index
 from threading import Thread
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import Calls, CollectiveContext, marked_call
+from .holding import DropWarning
 from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
 from .output.problems import shown, step_problem
@@ -142,7 +144,7 @@ class Protected(CollectiveContext):
     ) -> None:
         listed = [fields] if isinstance(fields, DistArray) else list(fields)
         comm = _communicator(listed)
-        self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s)
+        self._coordinator = coordinator = StandaloneCoordinator(comm, deadline_s, DropWarning("a Protected"))
         super().__init__()
         with coordinator.collective_section("protecting fields", coordinator.close):
             coordinator.check(
@@ -173,6 +175,7 @@ class Protected(CollectiveContext):
             self._far = [nodes[partner] != nodes[rank] for partner in self._partners]
         self._saves = 0
         self._requests: list[MPI.Request] = []
+        coordinator.holding.add(partial(MPI.Request.Waitall, self._requests))
         if coordinator.size > 1:
             self._begun()
 
@@ -256,7 +259,7 @@ class Protected(CollectiveContext):
         self.check_open()
         with self._coordinator.watching("a save"):
             if self._requests and MPI.Request.Testall(self._requests):
-                self._requests = []
+                self._requests.clear()
         return not self._requests
 
     @marked_call
@@ -269,7 +272,7 @@ class Protected(CollectiveContext):
         if self._requests:
             with self._coordinator.watching("a save"):
                 wait_for(lambda: MPI.Request.Testall(self._requests))
-            self._requests = []
+            self._requests.clear()
 
     def _changed(self) -> str | None:
         """Return a text that names a field whose distribution or type has changed, or None."""

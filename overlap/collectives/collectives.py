@@ -10,9 +10,10 @@ import numpy as np
 from mpi4py import MPI
 from numba.core.errors import NumbaError
 
-from ..errors import InputError, repr_of
+from ..errors import InputError, RankError, repr_of
 from ..failures import polls_of
 from ..freed import CollectiveContext
+from ..holding import DropWarning, Holding, free_dropped
 from ..interrupts import held_signals
 from ..losses import detecting_loss, guarded
 from ..lowlevel.memory import LINE, address_of, whole_lines
@@ -83,6 +84,8 @@ class Collectives(CollectiveContext):
     ------
     InputError
         On all ranks, if an argument is not valid or differs between ranks.
+    RankError
+        On all ranks, if a node has not enough shared memory for the window.
 
     Examples
     --------
@@ -110,15 +113,17 @@ class Collectives(CollectiveContext):
         """Agree on the arguments, and make the window and the messages between the ranks (collective)."""
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
+        self.holding = holding = Holding(comm.size, DropWarning("a Collectives"))
+        free_dropped(comm.allgather, holding)
         node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
         members = Nodes(comm, node)
         self.nodes = len(members.ranks)
-        self._window = window = Window(
-            node,
-            whole_lines(max(max_nbytes, _SMALLEST, node.size * LINE)),
-            members.ranks[members.mine],
-            polls_of(comm),
-        )
+        capacity = whole_lines(max(max_nbytes, _SMALLEST, node.size * LINE))
+        try:
+            self._window = window = Window(comm, node, capacity, members.ranks[members.mine], polls_of(comm))
+        except RankError:  # on all ranks
+            node.Free()
+            raise
         super().__init__()
         state = window.state
         self._carrier: LongMessages | SeveralNodes
@@ -132,6 +137,8 @@ class Collectives(CollectiveContext):
             self._on_node = SlowPath(window, window.state, deadline_s, self._carrier, members.ranks[members.mine])
         self._slow_path = SlowPath(window, state, deadline_s, self._carrier, range(self.size))
         self._address = address_of(state)
+        holding.add(self._carrier.free, 1)
+        holding.drop_with(self)
         if self.size > 1:
             self._begun()
 
@@ -283,11 +290,13 @@ class Collectives(CollectiveContext):
         Raises
         ------
         RankError
-            Another rank has left by an exception since the last collective. The memory remains until the process ends.
+            Another rank has left by an exception since the last collective. The communicator remains until the process
+            ends.
         """
         with held_signals():
             if self._window.lost is not None:  # the other ranks cannot take part in freeing it
                 self._window.close()
+                self.holding.forget()
                 self.freed = True
                 self._over()
             if not self._window.closed:
@@ -297,17 +306,23 @@ class Collectives(CollectiveContext):
                         self.Barrier()  # detects a rank that has left by an exception, for which MPI would wait
                 except BaseException:
                     self._window.close()
+                    self.holding.forget()
                     raise
                 finally:
                     self.freed = True
                 self._window.free()
-                self._carrier.free()
+                self.holding.free()
 
     def _fail(self, error: BaseException) -> None:
         self._slow_path.left_by(error)
+        if self.size == 1:
+            self.free()
+        self.holding.warning = None
+        self.holding.drop()
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
+        self.holding.detach()
         self._window.close(forked=True)
 
     def _caught(self, error: BaseException) -> None:

@@ -10,8 +10,9 @@ from mpi4py import MPI
 from ..errors import RankLost
 from ..failures import RankFailure
 from ..losses import guard_of
-from ..lowlevel.memory import LINE, address_of, line_zeros, whole_lines
+from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import memory_at
+from ..lowlevel.segments import segments
 from . import protocol
 from .combine import KERNELS
 
@@ -25,13 +26,16 @@ _FAILURE_NBYTES = protocol.SLOTS - protocol.FAILED
 
 
 class Window:
-    """A shared window with a segment for each rank of a node, and this rank's state.
+    """A window with a segment for each rank of a node, and this rank's state.
 
-    Making and freeing it are collective over `comm`, whose ranks share memory.
+    Making it is collective over `comm`.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
+        All ranks, which make the windows of their nodes at once.
+    node : mpi4py.MPI.Intracomm
+        The ranks that share memory with this one.
     capacity : int
         Bytes of a slot, a multiple of a cache line for each rank.
     ranks : sequence of int
@@ -47,23 +51,28 @@ class Window:
         Whether it was freed, or belongs to the process that this one was forked from.
     guard : Guard or None
         The guard of `comm`.
+
+    Raises
+    ------
+    RankError
+        On all ranks: there is not enough shared memory.
     """
 
-    def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int) -> None:
-        self._place, self._ranks = comm.rank, ranks
+    def __init__(
+        self, comm: MPI.Intracomm, node: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int
+    ) -> None:
+        self._place, self._ranks = node.rank, ranks
         self.guard = guard_of(comm)
         self.closed = self.forked = False
         nbytes = protocol.segment_nbytes(capacity)
-        self._window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=comm)
-        self._bases = [whole_lines(self._window.Shared_query(peer)[0].address) for peer in range(comm.size)]
+        self._segments = segments(node, nbytes, range(node.size), comm)
+        self._bases = [address_of(self._segments[peer]) for peer in range(node.size)]
         self._failures = [memory(base + protocol.FAILED, _FAILURE_NBYTES) for base in self._bases]
         self._polls = polls
         self._capacity = capacity
         self._states: list[np.ndarray] = []
-        self.state = self.new_state(comm.rank, self._bases, NO_LIMIT)
-        memory(self._bases[comm.rank], nbytes)[:] = 0
-        protocol.set_mark(self._bases[comm.rank], 0)  # has the function compiled now, not after a failure
-        comm.Barrier()  # no rank may write to a segment before it has been cleared
+        self.state = self.new_state(node.rank, self._bases, NO_LIMIT)
+        protocol.set_mark(self._bases[node.rank], 0)  # has the function compiled now, not after a failure
         if self.guard is not None:
             self.guard.register(self)
 
@@ -143,9 +152,9 @@ class Window:
         self._failures.clear()
 
     def free(self) -> None:
-        """Free the window (collective)."""
+        """Close the window and release its memory on this rank."""
         self.close()
-        self._window.Free()
+        self._segments.clear()
 
 
 def memory(address: int, nbytes: int) -> np.ndarray:

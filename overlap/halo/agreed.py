@@ -59,7 +59,7 @@ def agreed_blocks(
     >>> blocks.size == comm.size
     True
     """
-    coordinator = StandaloneCoordinator(comm, deadline_s)
+    coordinator = StandaloneCoordinator(comm, deadline_s, None)
     with coordinator.collective_section("making blocks", coordinator.close):
         blocks = Blocks(shape, grid, weights=agreed_weights(coordinator, weights), **geometry)
         coordinator.check(

@@ -15,6 +15,7 @@ from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
 from ..freed import CollectiveContext, marked_call
+from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..losses import guarded
 from ..lowlevel.memory import address_of
@@ -114,7 +115,8 @@ class Halo(CollectiveContext):
         deadline_s: float | None = 60.0,
     ) -> None:
         asynchronous = comm if isinstance(comm, AsyncComm) else None
-        self.coordinator = StandaloneCoordinator.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        source = comm.source if isinstance(comm, AsyncComm) else comm
+        self.coordinator = StandaloneCoordinator.of(source, deadline_s, "a Halo")
         super().__init__()
         self.comm, self._calls = self.coordinator.comm, self.coordinator.calls
         self._runtime: Any = None if asynchronous is None else asynchronous.runtime
@@ -148,11 +150,14 @@ class Halo(CollectiveContext):
             far = self._make_window(traffic, local, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
             self._messages = Messages(far, local)
-            self._requests = Requests(self.coordinator, self._messages)
+            self._requests = Requests(self.comm, self._messages)
             self._far = bool(far)
             self._awaited = (
                 Awaited(asynchronous, self.coordinator, Messages(traffic, local)) if asynchronous is not None else None
             )
+        # Here all ranks have made them: what a rank frees, all ranks must free.
+        self.coordinator.holding.add(self._requests.end)
+        self.coordinator.holding.add(self._failures.end)
         if self.comm.size > 1:
             self._begun()
         if self.coordinator.guard is not None:
@@ -194,7 +199,8 @@ class Halo(CollectiveContext):
         InputError
             On all ranks, if a number is not valid, or if an entry has no owner or more than one.
         """
-        coordinator = StandaloneCoordinator(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        source = comm.source if isinstance(comm, AsyncComm) else comm
+        coordinator = StandaloneCoordinator(source, deadline_s, DropWarning("a Halo"))
         with coordinator.collective_section("finding the owners of entries", coordinator.close):
             (mine, others), problem = numbers_of(owned, needed)
             coordinator.check("finding the owners of entries", problem)
@@ -231,6 +237,7 @@ class Halo(CollectiveContext):
             with self.coordinator.watching("freeing the ranks of a node"):
                 node.Free()
             return far
+        self.coordinator.holding.add(node.Free, 1)
         self._window = LinkWindow(self.coordinator, node, peers, near, local, self._poll)
         return far
 
@@ -239,7 +246,7 @@ class Halo(CollectiveContext):
         self.freed = True
         self._over()
         if self._window is not None:
-            self._window.free()
+            self._window.end()
         self.coordinator.close()
 
     # ---- arrays ------------------------------------------------------------------------------
@@ -420,22 +427,18 @@ class Halo(CollectiveContext):
                 if other != self.comm.rank:
                     self._failures.notify(other, content)
 
-    def _take_failures(self) -> None:
-        """Receive other ranks' failures that are still under way. Collective."""
-        # Raises if a rank has left by an exception, so that no rank waits for it below.
-        self.coordinator.synchronize("taking the failures that are under way")
-        with self.coordinator.watching("taking the failures that are under way"):
-            self._failures.end()
-
     def _recover(self) -> None:
         """Start afresh if the last round has failed, as all ranks know. Collective."""
         if self._failure is None:
             return
-        self._take_failures()
-        self._requests.end()
+        what = "the end of messages of a round that has failed"
+        self.coordinator.synchronize(what)  # raises if a rank has left, so that no rank waits for it below
+        with self.coordinator.watching(what):
+            self._failures.end()
+            self._requests.end()
         if self._window is not None:
             self._window.begin_anew()
-        self._requests = Requests(self.coordinator, self._messages)
+        self._requests.begin()
         self._messages_left, self._chosen, self._failure = False, (), None
         self._reported, self._rounds_before = [], self._rounds
 
@@ -491,8 +494,7 @@ class Halo(CollectiveContext):
             try:
                 if self._active and self._failure is None:
                     self._wait()
-                self._take_failures()
-                self._requests.end()
+                self.coordinator.synchronize("freeing a halo")
             except OverlapError:
                 if self.coordinator.left is not None:
                     self.abandon()

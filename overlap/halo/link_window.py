@@ -28,7 +28,7 @@ class LinkWindow:
     coordinator : StandaloneCoordinator
         The halo's coordinator; all its ranks make their windows at once.
     node : mpi4py.MPI.Intracomm
-        The ranks of the node; freed by `free`.
+        The ranks of the node; freed with the coordinator's communicator.
     peers : dict
         The rank in `node` of each traffic's other rank.
     traffic : sequence of Traffic
@@ -154,8 +154,6 @@ class LinkWindow:
         incomplete = self._links[:, [remote_writes.SENDING, remote_writes.RECEIVING]].any(axis=1)
         return sorted(set(self._links[incomplete, remote_writes.PEER].tolist()))
 
-    def free(self) -> None:
-        """End the links (collective over the node). Arrays keep their memory, which only their owner uses then."""
-        with self._coordinator.watching("freeing the ranks of a node"):
-            self._mapped.clear()
-            self._node.Free()
+    def end(self) -> None:
+        """End the links. Arrays keep their memory, which only their owner uses then."""
+        self._mapped.clear()

@@ -107,15 +107,19 @@ class Requests:
 
     Parameters
     ----------
-    coordinator : StandaloneCoordinator
+    comm : mpi4py.MPI.Intracomm
     messages : Messages
     """
 
-    def __init__(self, coordinator: StandaloneCoordinator, messages: Messages) -> None:
-        self._coordinator = coordinator
+    def __init__(self, comm: MPI.Intracomm, messages: Messages) -> None:
+        self._comm = comm
         self._messages = messages
         self._runs = any(one.run is not None for one in messages.sends + messages.receives)
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}  # addresses of the arrays -> receives and sends
+        self.begin()
+
+    def begin(self) -> None:
+        """Make requests, at first or after `end`."""
         self._use(_PACKED)
         self._started = 0, 0  # numbers of rounds whose receives, and whose sends, were started
 
@@ -126,12 +130,11 @@ class Requests:
 
     def _use(self, addresses: tuple[int, ...]) -> None:
         if addresses not in self._made:
-            comm = self._coordinator.comm
             receives, sends = (
                 [make([one.memory(addresses), MPI.BYTE], one.rank, TAG) for one in messages]
                 for make, messages in (
-                    (comm.Recv_init, self._messages.receives),
-                    (comm.Send_init, self._messages.sends),
+                    (self._comm.Recv_init, self._messages.receives),
+                    (self._comm.Send_init, self._messages.sends),
                 )
             )
             self._made[addresses] = receives, sends
@@ -166,19 +169,19 @@ class Requests:
         A rank that has failed may have started one round less than its neighbours.
         """
         receives, sends = self._started
-        theirs: list[int] = self._coordinator.allgather(sends)
-        with self._coordinator.watching("the end of messages that are under way") as comm:
-            for one, request in zip(self._messages.receives, self._receives):
-                if theirs[one.rank] > receives:
-                    request.Wait()
-                    request.Start()
-                elif theirs[one.rank] < receives:
-                    request.Cancel()
-            MPI.Request.Waitall(self._all)
-            comm.Barrier()  # else a neighbour's next message could match a receive that is still to be cancelled
+        theirs: list[int] = self._comm.allgather(sends)
+        for one, request in zip(self._messages.receives, self._receives):
+            if theirs[one.rank] > receives:
+                request.Wait()
+                request.Start()
+            elif theirs[one.rank] < receives:
+                request.Cancel()
+        MPI.Request.Waitall(self._all)
+        self._comm.Barrier()  # else a neighbour's next message could match a receive that is still to be cancelled
         for receives_made, sends_made in self._made.values():
             for request in receives_made + sends_made:
                 request.Free()
+        self._made.clear()
 
 
 class Begun:

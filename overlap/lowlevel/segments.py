@@ -24,8 +24,10 @@ PREFIX = "overlap_shm_"
 _FOLDER = Path("/dev/shm")
 
 
-def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int, np.ndarray]:
-    """Make a segment of zeros on each rank of a node, and map it and those of some others. Collective over the node.
+def segments(
+    node: MPI.Intracomm, nbytes: int, peers: Iterable[int], comm: MPI.Intracomm | None = None
+) -> dict[int, np.ndarray]:
+    """Make a segment of zeros on each rank of a node, and map it and those of some others. Collective over `comm`.
 
     Parameters
     ----------
@@ -34,6 +36,8 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
         The size of this rank's segment.
     peers : iterable of int
         The ranks of the node whose segments this one maps, besides its own.
+    comm : mpi4py.MPI.Intracomm, optional
+        The ranks of several nodes that make segments at once; by default those of the node.
 
     Returns
     -------
@@ -43,17 +47,17 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
     Raises
     ------
     RankError
-        On all ranks of the node: a segment could not be made or mapped, because memory is short or because containers
-        do not share files.
+        On all ranks of `comm`: a segment could not be made or mapped, because shared memory is short or because
+        containers do not share files.
     """
     path = _FOLDER / f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex}"
     nbytes = max(nbytes, 1)  # an empty file cannot be mapped
+    comm = comm or node
     try:
-        own_segment, names = _collective_section(
-            node, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL), (path.name, nbytes)
-        )
+        own_segment = _made_by_all(comm, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL))
+        names: list[tuple[str, int]] = node.allgather((path.name, nbytes))
         paths = {rank: (_FOLDER / names[rank][0], names[rank][1]) for rank in set(peers) - {node.rank}}
-        peer_segments, _ = _collective_section(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
+        peer_segments = _made_by_all(comm, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
     finally:
         path.unlink(missing_ok=True)
     return {node.rank: own_segment, **peer_segments}
@@ -72,23 +76,37 @@ def _mapped(path: Path, nbytes: int, flags: int = 0) -> np.ndarray:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         if flags:
-            # If memory is short, this raises; otherwise a later write would cause SIGBUS. The owner touches the memory
-            # first, so it is near the owner's core.
-            os.posix_fallocate(file, 0, nbytes)
+            _reserve(file, nbytes)
         return np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
     finally:
         os.close(file)
 
 
-def _collective_section(node: MPI.Intracomm, make: Callable[[], Any], value: Any = None) -> tuple[Any, list[Any]]:
-    """Call `make` and gather a value of each rank; if `make` raises on a rank, raise on all of them."""
+def _reserve(file: int, nbytes: int) -> None:
+    """Take all memory of a segment now: if there is not enough later, a write is a SIGBUS.
+
+    The owner does so, thus the memory is near the owner's core.
+    """
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        system = os.statvfs(_FOLDER)
+        raise OSError(
+            error.errno,
+            f"expected {nbytes} bytes of shared memory in {_FOLDER}, received {os.strerror(error.errno or 0)!r} where "
+            f"{system.f_bavail * system.f_frsize} bytes are free",
+        ) from None
+
+
+def _made_by_all(comm: MPI.Intracomm, make: Callable[[], Any]) -> Any:
+    """Return what `make` makes; if it raises on a rank, raise on all of them."""
     made, error = None, None
     try:
         made = make()
     except Exception as problem:
         error = problem
-    reports: Any = node.allgather((error and formatted(error), value))
-    for rank, (report, _) in enumerate(reports):
+    reports: Any = comm.allgather(error and formatted(error))
+    for rank, report in enumerate(reports):
         if report is not None:
             raise RankError(rank, *report) from error
-    return made, [value for _, value in reports]
+    return made

@@ -7,7 +7,6 @@ pipelines (`Coordinator`), the communicator thread inside of one.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -20,6 +19,7 @@ from mpi4py import MPI
 
 from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
+from ..holding import DropWarning
 from ..interrupts import held_signals
 from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
 from ..renamed import old_method
@@ -184,7 +184,8 @@ class Runtime(Resource):
             guard = Guard(comm, remade)
         with held_signals(), nullcontext() if guard is None else guard.settling("making a runtime"):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
-            self.coordinator = Coordinator(comm, self._watchdog, guard)
+            self._dropping = DropWarning("a Runtime, or a plan with one of its own,")
+            self.coordinator = Coordinator(comm, self._watchdog, guard, self._dropping)
             self.coordinator.runtime = weakref.ref(self)
             self.coordinator.is_worker = is_worker
             executor = Executor(
@@ -197,8 +198,7 @@ class Runtime(Resource):
                 guard=guard,
             )
             self.threads = Threads(self.coordinator, executor, 1 if problem else workers, nice, self.load)
-            self._finalizer = weakref.finalize(self, _dropped, self.coordinator, self.threads, self._watchdog)
-            self._finalizer.atexit = False
+            self.coordinator.holding.drop_with(self, end=partial(_stop, self.threads, self._watchdog))
             super().__init__()
             with self.collective_section(
                 "making a runtime",
@@ -248,7 +248,6 @@ class Runtime(Resource):
         self.closed = True
         closing.push(self._pools)
         closing.callback(self.threads.close)
-        self._finalizer.detach()
         self.cache.clear()
 
     def _end(self) -> None:
@@ -278,7 +277,6 @@ class Runtime(Resource):
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
         self.closed = True
-        self._finalizer.detach()
         self.coordinator.close_in_child()
 
     @property
@@ -318,7 +316,7 @@ class Runtime(Resource):
         """Restore the thread pools until `resume`; idle threads stay, and `close` is not needed meanwhile (local)."""
         with held_signals():
             self.coordinator.check_idle()
-            self.coordinator.paused = True
+            self._dropping.wanted = False
             self._pools.close()
 
     def resume(self, deadline_s: float | None) -> None:
@@ -330,7 +328,7 @@ class Runtime(Resource):
             See `Runtime`.
         """
         with held_signals():
-            self.coordinator.paused = False
+            self._dropping.wanted = True
             self._pools.enter_context(single_threaded_pools())
             if deadline_s != self.deadline_s:
                 self.deadline_s = deadline_s
@@ -573,16 +571,7 @@ def _missing(**arguments: Any) -> str | None:
     )
 
 
-def _dropped(coordinator: Coordinator, threads: Threads, watchdog: Watchdog) -> None:
-    """End, as far as one rank alone can, the threads and communicators of a runtime that was garbage-collected."""
+def _stop(threads: Threads, watchdog: Watchdog) -> None:
+    """End the threads of a runtime that was dropped."""
     threads.stop()
     watchdog.stop()
-    coordinator.drop()
-    if coordinator.paused or isinstance(coordinator.left, RankLost):
-        return
-    warnings.warn(
-        "a Runtime (or a plan with one of its own) was dropped without close(); its "
-        "communicators are freed when all ranks have dropped it and make the next one",
-        ResourceWarning,
-        stacklevel=2,
-    )

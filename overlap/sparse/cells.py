@@ -14,10 +14,11 @@ from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
 from ..errors import InputError
 from ..halo import Halo
+from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
-from .matrix import Matrix
+from .matrix import MATRIX, Matrix
 
 Sides = Collection[tuple[int, int]]
 
@@ -62,7 +63,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     >>> flow.shape
     (512,)
     """
-    coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+    coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0), DropWarning(MATRIX))
     with coordinator.collective_section("making a diffusion matrix", coordinator.close):
         around = Blocks(
             blocks.shape,

@@ -22,6 +22,7 @@ from ..freed import Calls, CollectiveContext, marked_call
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.traffic import of_indices
+from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.header import Header
@@ -36,6 +37,7 @@ _FREEING = "freeing a matrix"
 
 PIECES = 8  # independent rows are computed in so many pieces, with a poll of the messages after each
 FEW_PIECES, SHORT_NBYTES = 4, 2**18  # for short messages, which the system sends by itself
+MATRIX = "a Matrix"  # in the warning that it was dropped
 
 
 class Matrix(CollectiveContext):
@@ -109,7 +111,7 @@ class Matrix(CollectiveContext):
         transport: str = "auto",
         deadline_s: float | None = 60.0,
     ) -> None:
-        coordinator = StandaloneCoordinator.of(comm, deadline_s)
+        coordinator = StandaloneCoordinator.of(comm, deadline_s, MATRIX)
         with coordinator.collective_section("making a matrix", coordinator.close):
             coordinator.check("the entries of a matrix", mask_problem(rows=rows, columns=columns, values=values))
             self._make(
@@ -191,7 +193,7 @@ class Matrix(CollectiveContext):
             On all ranks, if `local` is not a sparse array of scipy on some rank, or if its number of columns is not the
             number of all ranks' rows.
         """
-        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0), DropWarning(MATRIX))
         with coordinator.collective_section("making a matrix", coordinator.close):
             counts: list[tuple[int, ...]] = coordinator.allgather(getattr(local, "shape", ()))
             total, problem = sum(shape[0] for shape in counts if len(shape) == 2), None
@@ -252,7 +254,7 @@ class Matrix(CollectiveContext):
         InputError
             On all ranks, if an argument makes no sense or differs between ranks.
         """
-        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0))
+        coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0), DropWarning(MATRIX))
         with coordinator.collective_section("making a matrix", coordinator.close):
             parts = block(shape[0], comm.size, agreed_weights(coordinator, weights))
             own_planes = parts[comm.rank]
@@ -294,7 +296,7 @@ class Matrix(CollectiveContext):
             On all ranks, for any other type.
         """
         self.check_open()
-        coordinator = StandaloneCoordinator(self.halo.comm, self.halo.coordinator.deadline_s)
+        coordinator = StandaloneCoordinator(self.halo.comm, self.halo.coordinator.deadline_s, DropWarning(MATRIX))
         with coordinator.collective_section("making a matrix of another type", coordinator.close):
             kind = np.dtype(dtype)
             problem = None
@@ -314,7 +316,8 @@ class Matrix(CollectiveContext):
         if dtype == self.dtype:
             return self
         if dtype not in self._others:
-            self._others[dtype] = self.astype(dtype)
+            converted = self._others[dtype] = self.astype(dtype)
+            converted.halo.coordinator.holding.warning = None  # a part of this one
         converted = self._others[dtype]
         if converted.workers != self.workers:
             converted.workers = self.workers
@@ -700,4 +703,5 @@ def node_collectives(coordinator: StandaloneCoordinator) -> Collectives | None:
         if collectives.nodes > 1:
             collectives.free()
             return None
+        collectives.holding.warning = None  # a part of the coordinator's object
         return collectives

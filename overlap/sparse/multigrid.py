@@ -107,7 +107,7 @@ class Multigrid(Preconditioner):
     def _add(self, fine: Blocks, coarse: Blocks, smoother: Callable[[Matrix], Preconditioner]) -> bool:
         """Add a level; return False on a rank that has no part of it."""
         above = self._steps[-1]
-        above.transfer = GridTransfer(above.matrix, fine, coarse)
+        above.transfer = GridTransfer(above.matrix, fine, coarse, self._dropping)
         A = above.transfer.coarse_matrix()
         if A is None:
             return False
@@ -137,6 +137,12 @@ class Multigrid(Preconditioner):
         np.subtract(r, level.rest, out=level.rest)
         level.smoother.apply(level.rest, level.change)
         np.add(level.x, level.change, out=level.x)
+
+    def _silence(self) -> None:
+        super()._silence()
+        for level in self._steps:
+            if level.smoother is not None:
+                level.smoother._silence()
 
     def _free_parts(self) -> None:
         for number in range(len(self._steps) - 1, -1, -1):

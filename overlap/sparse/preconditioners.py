@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..freed import Calls, CollectiveContext, marked_call
+from ..holding import DropWarning
 from ..interrupts import holding_signals
 from . import kernels
 from .matrix import Matrix
@@ -46,6 +47,7 @@ class Preconditioner(CollectiveContext):
         A.check_open()
         # Tells the preconditioners of a matrix apart, on all ranks alike.
         self._matrix, self._known_as = A, type(self).__name__
+        self._dropping = DropWarning(f"a preconditioner, {type(self).__name__},")
 
     @contextmanager
     def _made(self, problem: str | None = None, **agreed: Any) -> Iterator[None]:
@@ -102,6 +104,7 @@ class Preconditioner(CollectiveContext):
         return A.outward(z).astype(r.dtype, copy=False)
 
     def _fail(self, error: BaseException) -> Thread | None:
+        self._silence()
         return self._matrix.halo.coordinator.notify(error)
 
     @property
@@ -110,6 +113,10 @@ class Preconditioner(CollectiveContext):
 
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self._matrix.halo.coordinator.ending_calls()
+
+    def _silence(self) -> None:
+        """Give no warning when it is dropped: an exception has left its block, after which no rank frees it."""
+        self._dropping.wanted = False
 
     def free(self) -> None:
         """Free the preconditioner, but not its matrix (collective); later calls raise `ClosedError`.

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..freed import marked_call
 from ..halo import Halo
 from ..halo.traffic import Entries, Traffic, of_indices
+from ..holding import DropWarning
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .incomplete import IC0
 from .matrix import Matrix
@@ -68,7 +69,7 @@ class AdditiveSchwarz(Preconditioner):
         problem = whole_problem("overlap", overlap, 0) or whole_problem("corrections", corrections, 0, none=True)
         with self._made(problem, overlap=overlap, corrections=corrections):
             if overlap and A.halo.coordinator.size > 1:
-                self._subdomain = _Subdomain(A, overlap)
+                self._subdomain = _Subdomain(A, overlap, self._dropping)
                 if self._subdomain.matrix is not None:
                     self._solver = local(self._subdomain.matrix)
                     self._subdomain.solve = self._solver.apply
@@ -93,6 +94,11 @@ class AdditiveSchwarz(Preconditioner):
             np.add(own, self._change, out=own)
         z[...] = own
 
+    def _silence(self) -> None:
+        super()._silence()
+        if self._solver is not None:
+            self._solver._silence()
+
     def _free_parts(self) -> None:
         if self._solver is not None:
             self._solver.free()
@@ -110,8 +116,12 @@ class _Subdomain:
     that other ranks send.
     """
 
-    def __init__(self, A: Matrix, overlap: int) -> None:
+    def __init__(self, A: Matrix, overlap: int, dropping: DropWarning) -> None:
         coordinator = A.halo.coordinator
+
+        def part_of(comm: MPI.Intracomm) -> StandaloneCoordinator:
+            return StandaloneCoordinator(comm, coordinator.deadline_s, dropping)
+
         own_rows = np.arange(A.rows.start, A.rows.stop)
         rows = A.local_rows
         numbers, columns, values = [rows.first + rows.row_of], [rows.columns], [rows.values]
@@ -129,17 +139,15 @@ class _Subdomain:
         i, j = (order[np.searchsorted(everything[order], indices[inside])] for indices in (i, j))
         length = len(everything)
         place = np.arange(length)
-        self.matrix = (
-            Matrix(MPI.COMM_SELF, i, j, v[inside], length, deadline_s=coordinator.deadline_s) if length else None
-        )
+        self.matrix = Matrix(part_of(MPI.COMM_SELF), i, j, v[inside], length) if length else None
         if self.matrix is not None:
             place[self.matrix.order] = np.arange(length)
         self._own = place[: A.count][A.order]
         entries = of_indices(coordinator, own_rows[A.order], others, (self._own, place[A.count :], length))
         back, self._added = _reversed(coordinator, entries)
         kind = (A.dtype, (A.block,)) if A.block > 1 else A.dtype
-        self._there = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), entries, kind)
-        self._back = Halo(StandaloneCoordinator(coordinator.comm, coordinator.deadline_s), back, kind)
+        self._there = Halo(part_of(coordinator.comm), entries, kind)
+        self._back = Halo(part_of(coordinator.comm), back, kind)
         (self._r,) = self._there.empty()
         (self._z,) = self._back.empty()
         self._weights = np.ones(1)

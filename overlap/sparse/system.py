@@ -165,9 +165,9 @@ class System:
             A.check_open()
             return A.halo.coordinator
         if isinstance(comm, AsyncComm):
-            return StandaloneCoordinator(comm.source, comm.runtime.deadline_s)
+            return StandaloneCoordinator(comm.source, comm.runtime.deadline_s, None)
         if isinstance(comm, MPI.Intracomm):
-            return StandaloneCoordinator(comm, 60.0)
+            return StandaloneCoordinator(comm, 60.0, None)
         raise InputError(
             "expected a Matrix, or an operator with comm=, received an operator of type "
             f"{type(A).__name__} and comm={comm!r}"

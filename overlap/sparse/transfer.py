@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..compiled import njit
+from ..holding import DropWarning
 from ..losses import guarded
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .cells import coordinates_of, equal_block, numbers_of
@@ -26,6 +27,8 @@ class GridTransfer:
     A : Matrix
         The finer level's.
     fine, coarse : Blocks
+    dropping : DropWarning
+        Given when the multigrid is dropped.
 
     Attributes
     ----------
@@ -33,7 +36,7 @@ class GridTransfer:
         Coordinator of the ranks of the coarser level and of its matrix; None on other ranks.
     """
 
-    def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks) -> None:
+    def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks, dropping: DropWarning) -> None:
         self._A, self._fine, self._coarse = A, fine, coarse
         self._cells = np.array(equal_block(fine))
         self._parent_of = _parents(self._cells)  # in C order of the block; `_parents` is in the order of storage
@@ -47,16 +50,16 @@ class GridTransfer:
             coarse_rank = merged_rank(coordinator.rank, fine.grid, coarse.grid)
             with coordinator.watching("making groups of ranks that gather") as comm:
                 group = guarded(comm.Split(coarse_rank, comm.rank), comm)
-            self._coordinator = _owned(group, coordinator)
+            self._coordinator = _owned(group, coordinator, dropping)
             self._collectives = node_collectives(self._coordinator)
             leads = self._coordinator.rank == 0
             with coordinator.watching("making the ranks of a coarser level") as comm:
                 leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, coarse_rank), comm)
             if leads:
-                self.coarse_coordinator = _owned(leaders, coordinator)
+                self.coarse_coordinator = _owned(leaders, coordinator, dropping)
                 self._everything = np.zeros(self._coordinator.size * len(self._own), A.dtype)
         else:
-            self.coarse_coordinator = StandaloneCoordinator(coordinator.comm, coordinator.deadline_s)
+            self.coarse_coordinator = StandaloneCoordinator(coordinator.comm, coordinator.deadline_s, dropping)
 
     def coarse_matrix(self) -> Matrix | None:
         """Make the matrix of the coarser level; None on a rank that has no part of it.
@@ -143,9 +146,9 @@ class GridTransfer:
             self._coordinator.close()
 
 
-def _owned(comm: Any, coordinator: StandaloneCoordinator) -> StandaloneCoordinator:
+def _owned(comm: Any, coordinator: StandaloneCoordinator, dropping: DropWarning) -> StandaloneCoordinator:
     """Make a coordinator, with the same deadline, of a communicator that belongs to this object."""
-    owned = StandaloneCoordinator(comm, coordinator.deadline_s)
+    owned = StandaloneCoordinator(comm, coordinator.deadline_s, dropping)
     with owned.watching("freeing a communicator"):
         comm.Free()
     return owned

@@ -11,10 +11,9 @@ from communicators import few_left
 from fft2_cases import random, same_everywhere
 from mpi4py import MPI
 
-from overlap import InputError
+from overlap import InputError, holding
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
-from overlap.runtime.coordinator import coordinator
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)}, {"padding": 1.5}]
@@ -439,7 +438,7 @@ def runtimes_are_kept(comm):
                 again.destroy()
                 mine.Free()
             assert runtime.closed and not threads()
-        with patch.object(coordinator, "MANY", 0):
+        with patch.object(holding, "MANY", 0):
             crowded = plan(comm)
             crowded.destroy()
             assert crowded.runtime.closed

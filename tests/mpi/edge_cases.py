@@ -16,8 +16,8 @@ from communicators import few_left
 from mpi4py import MPI
 
 import overlap
+from overlap import holding
 from overlap.fft.transform import Transform
-from overlap.runtime.coordinator import coordinator
 
 WAITS = ("off", "block", "poll")
 
@@ -302,7 +302,7 @@ def dropped(comm, count):
         for warning in said
         if warning.category is ResourceWarning and "Runtime" in str(warning.message)
     ]
-    assert len(said) == count and "without close" in said[0], (len(said), said[:1])
+    assert len(said) == count and "dropped without being closed" in said[0], (len(said), said[:1])
     overlap.Runtime(comm, wait="off").close()  # what is left behind now is told by `leftovers`
 
 
@@ -318,23 +318,23 @@ def dropped_on_some_ranks(comm, count):
         held.clear()
         gc.collect()
         overlap.Runtime(comm, wait="off").close()
-    assert not coordinator._dropped and coordinator._open == 0, (coordinator._dropped, coordinator._open)
+    assert not holding._dropped and holding._open == 0, (holding._dropped, holding._open)
 
 
 def too_many_runtimes(comm):
     """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
-    limits = coordinator.MANY, coordinator.MOST
-    with few_left(comm, coordinator.MOST):
+    limits = holding.MANY, holding.MOST
+    with few_left(comm, holding.MOST):
         pass  # MPI has more than the limit
     held = []
     error = None
-    coordinator.MANY, coordinator.MOST = (limit // 10 for limit in limits)
+    holding.MANY, holding.MOST = (limit // 10 for limit in limits)
     try:
         while error is None:
             error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
             assert len(held) < 100
     finally:
-        coordinator.MANY, coordinator.MOST = limits
+        holding.MANY, holding.MOST = limits
     same_error(comm, error, overlap.InputError, "communicators of open runtimes")
     for rt in held:
         rt.close()
@@ -366,7 +366,6 @@ def out_of_memory(number):
 
 def plans(comm):
     """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
-    from overlap.runtime.coordinator import coordinator
 
     def remade(make, use):
         with make() as plan:
@@ -393,5 +392,5 @@ def plans(comm):
                 failures += 1
             gc.collect()
             assert not _ours(), (name, number, _ours())
-            assert coordinator._open == 0, (name, number, coordinator._open)
+            assert holding._open == 0, (name, number, holding._open)
         assert failures, name

@@ -190,6 +190,7 @@ class Lab:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.holders = comm.size - few  # ranks that hold something
         self._own = comm.Dup()  # where no call of a subject's can be mistaken for a test's
+        self.ring = comm.Create_cart([comm.size], [True])  # for calls of neighbours
         self.last = comm.rank == comm.size - 1  # the rank that is given what is bad
         self.one: Any = None  # the subject
         self.files: set[str] = set()  # to be removed
@@ -214,8 +215,9 @@ class Lab:
         return self._own.allgather(value)
 
     def end(self) -> None:
-        """Free what the test's own messages went over (collective)."""
+        """Free the test's own communicators (collective)."""
         self._own.Free()
+        self.ring.Free()
 
 
 def members_of(public: type) -> dict[str, object]:

@@ -162,6 +162,7 @@ class _Rows:
         """Let go of the object; where ranks differ there is no way to free it."""
         if self.made and well and self.subject.close is not None:
             self.subject.close(self.lab, self.one)
+            again_closed(self.lab, self.subject, self.one)  # a preconditioner of a matrix that is freed
         elif self.made:
             self.lab.lost.append(self.one)
         self.one, self.made = None, False

@@ -78,13 +78,8 @@ def with_runtime(lab: Lab) -> Any:
 
 
 def wrapped(lab: Lab) -> Any:
-    lab.runtime, ring = runtime(lab), lab.comm.Create_cart([lab.size], [True])  # for calls of neighbours
-
-    def close() -> None:
-        lab.runtime.close()
-        ring.Free()
-
-    return lab.given_by(SimpleNamespace(close=close), lab.runtime.wrap(ring))
+    lab.runtime = runtime(lab)
+    return lab.given_by(lab.runtime, lab.runtime.wrap(lab.ring))
 
 
 def fast(lab: Lab) -> Any:

@@ -25,6 +25,7 @@ IMPORTERS = {
         "__main__.py",
         "abort.py",
         "failures.py",
+        "holding.py",
         "losses.py",
         "output",
         "protected.py",

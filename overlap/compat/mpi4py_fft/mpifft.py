@@ -35,6 +35,7 @@ from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...freed import Calls, marked_call
+from ...holding import Holding, free_dropped
 from ...interrupts import holding_signals
 from ...runtime.coordinator.option_checks import number_problem
 from .blocking_transform import Transform
@@ -195,9 +196,11 @@ class PFFT:
         late = number_problem("deadline_s", deadline_s, positive=True, none=True)
         problem = problem or uneven or late
         shared = self._shared = SHARED.of(parent)
-        self._workers = workers
         self.collapse = collapse
         self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s, problem)
+        self._holding = Holding(parent.size, None)  # no warning, as mpi4py-fft gives none
+        self._holding.add(partial(shared.leave, workers))
+        coordinator = self.runtime.coordinator
         serial = {
             "backend": backend,
             "transforms": transforms,
@@ -207,7 +210,7 @@ class PFFT:
         }
         with self.runtime.collective_section(
             "making a PFFT",
-            lambda: shared.leave(workers),
+            self._holding.free,
             request=request,
             effort=planner_effort,
             wait=wait,
@@ -216,7 +219,8 @@ class PFFT:
             weights=shares,
             exchange=exchange,
         ):
-            number = self.runtime.coordinator.next_number()
+            free_dropped(coordinator.allgather, self._holding, coordinator.watchdog.watching)
+            number = coordinator.next_number()
             assert request is not None  # or all ranks have raised the problem
             self._known_as = f"a PFFT, {request}{travelling(exchange)}, plan {number} of the runtime"
             self._understand(comm, darray, request, shares)
@@ -224,6 +228,7 @@ class PFFT:
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, exchange, serial)
             else:
                 self._make_serially(request, serial)
+        self._holding.drop_with(self)
 
     def _understand(
         self, comm: MPI.Intracomm | Subcomm, darray: DistArray | None, request: TransformRequest, weights: Weights
@@ -407,7 +412,7 @@ class PFFT:
             if isinstance(self.subcomm, Subcomm):
                 self.subcomm.destroy()
             if self._shared is not None:
-                self._shared.leave(self._workers)
+                self._holding.free()
                 self._shared = None
 
     def shape(self, forward_output: bool = True) -> tuple[int, ...]:

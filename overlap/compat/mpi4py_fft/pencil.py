@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from operator import index as as_integer
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from ...arrays import (
 )
 from ...arrays.crossing import Crossing
 from ...errors import InputError, repr_of
+from ...holding import Holding, free_dropped
 from ...interrupts import holding_signals
 
 
@@ -58,6 +61,8 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
     ----------
     parent : mpi4py.MPI.Intracomm
         `comm`.
+    holding : Holding
+        The communicators, to be freed when nothing on any rank refers to them.
 
     Examples
     --------
@@ -69,6 +74,7 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
     """
 
     parent: MPI.Intracomm
+    holding: Holding
 
     @holding_signals
     def __new__(cls, comm: MPI.Intracomm, dims: int | Sequence[int] | None = None, reorder: bool = True) -> Self:
@@ -85,6 +91,11 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
         if not given:
             grid.Free()
         found.parent = comm
+        found.holding = holding = Holding(comm.size, None)  # no warning, as mpi4py-fft gives none
+        for part in found:
+            holding.add(_freeing(part), 1)
+        free_dropped(comm.allgather, holding)
+        holding.drop_with(*found)  # pencils and arrays use the communicators beyond the Subcomm
         return found
 
     def destroy(self) -> None:
@@ -92,6 +103,29 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
         for comm in self:
             if comm:
                 comm.Free()
+        self.holding.free()
+
+
+class _Token:
+    """An attribute of a communicator, deleted when somebody frees the communicator."""
+
+
+def _freeing(comm: MPI.Intracomm) -> Callable[[], None]:
+    """Return a function that frees a communicator, if nobody has done so before, and does not refer to `comm`."""
+    handle, token = comm.handle, _Token()
+    comm.Set_attr(_token_key(), token)
+    reference = weakref.ref(token)
+
+    def free() -> None:
+        if reference() is not None:
+            MPI.Comm.fromhandle(handle).Free()
+
+    return free
+
+
+@cache
+def _token_key() -> int:
+    return MPI.Comm.Create_keyval()
 
 
 def _sizes(size: int, dims: Any) -> tuple[int, ...]:

@@ -20,15 +20,12 @@ when all ranks have entered. ``entry_deadline_s`` of `Runtime` limits this wait,
 from __future__ import annotations
 
 import copy
-import gc
-import itertools
-import os
 import pickle
-import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,6 +34,7 @@ from mpi4py import MPI
 
 from ...errors import BusyError, InputError, OverlapError, RankLost, formatted
 from ...freed import Calls, check_process, closed_error
+from ...holding import DropWarning, Holding, free_dropped
 from ...interrupts import held_signals, holding_signals
 from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
@@ -47,13 +45,7 @@ from .rendezvous import Rendezvous
 from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
-MANY, MOST = 500, 1500  # numbers of communicators of open runtimes; MPI has about 2,000
 T = TypeVar("T")  # the type of any value
-
-_open = 0
-_open_lock = threading.Lock()
-_numbers = itertools.count()
-_dropped: list[Coordinator] = []  # coordinators of runtimes that were garbage-collected here, but not yet on all ranks
 
 
 class _Mark(NamedTuple):
@@ -79,6 +71,8 @@ class Coordinator:
         Applies the deadline to what is under way.
     guard : Guard, optional
         Detects lost ranks; by default the guard of `comm`.
+    warning : DropWarning, optional
+        Given when the object is dropped that has made the coordinator.
 
     Attributes
     ----------
@@ -87,6 +81,8 @@ class Coordinator:
         The duplicate; for modules of `overlap.runtime` only.
     rendezvous : Rendezvous
         Reduces the headers of the ranks of `comm`.
+    holding : Holding
+        The communicators, and whatever else must be freed with them.
     comms : list of AsyncComm
         The communicators that slice programs may use.
     runtime : weakref.ref
@@ -99,8 +95,6 @@ class Coordinator:
         A job runs: only the job's communicator thread may call MPI.
     nested : int
         How many `collective_section` blocks the calling thread is in.
-    paused : bool
-        The runtime has been paused (`Runtime.pause`).
     left : OverlapError or None
         The error raised here when another rank left by an exception, or when its process ended: the next calls raise
         it, too. If a rank is lost, `RankLost` is raised once, and then the coordinator is closed.
@@ -110,13 +104,14 @@ class Coordinator:
 
     frees_after_failure = True  # if exceptions have ended all ranks, they may free the communicators
 
-    def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog, guard: Guard | None = None) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, watchdog: Watchdog, guard: Guard | None = None, warning: DropWarning | None = None
+    ) -> None:
         check_process("runtime")
         self.watchdog = watchdog
         self.guard = watchdog.guard = guard or guard_of(comm)
         self.running = False
         self.nested = 0
-        self.paused = False
         self.crowded = False
         self.runtime: weakref.ref[Any] | None = None
         self.closed = self.forked = False
@@ -137,11 +132,13 @@ class Coordinator:
             self.guard.add(self.comm)
         self.rank = self.comm.rank
         self.size = self.comm.size
-        _count(1)
+        self.holding = Holding(self.size, warning)
+        self.holding.add(self.comm.Free, 1)
         with watchdog.watching("finding the ranks of a node"):
             self.rendezvous = Rendezvous(self.comm)
         self._member = departure.enter(self.rendezvous, watchdog.deadline_s)
-        self._identity: tuple[str, int, int] | None = None
+        self.holding.add(self.rendezvous.end)
+        self.holding.add(partial(departure.leave, self._member))
         self._numbers = array("q", (0, 0, 0))
         if self.guard is not None:
             self.guard.register(self)  # last: a loss ends what has been made above
@@ -248,7 +245,8 @@ class Coordinator:
 
     def _judged(self, reports: list[Report], leaving: bool) -> BaseException | None:
         """Return the error to raise on all ranks, or None: some rank has failed, makes another call, or leaves."""
-        self._all_leave = all(report.leaving for report in reports)
+        failed = any(report.failure is not None for report in reports)
+        self._all_leave = all(report.leaving for report in reports) and (self.frees_after_failure or not failed)
         if reports[0].header is not None:
             differing = InputError(disagreement([report.header or {} for report in reports]))
             differing.disagreement = True
@@ -271,6 +269,8 @@ class Coordinator:
         """Note that a rank is lost or has left: no header follows."""
         self.left = lost
         departure.leave(self._member)
+        if isinstance(lost, RankLost):
+            self.holding.forget()
 
     def mark(self, error: BaseException) -> BaseException:
         """Mark an exception as known to all ranks, and return it."""
@@ -434,7 +434,7 @@ class Coordinator:
                 self.guard.add(source)
             wrapped = kind(source, number, self.wrap, owned)
         self.comms.append(wrapped)
-        _count(1 + owned)
+        self.holding.add(wrapped.free, 1 + owned)
         return wrapped
 
     def synchronize_members(self, comm: object) -> None:
@@ -448,49 +448,13 @@ class Coordinator:
     def drop(self) -> None:
         """Keep the communicators, which this rank does not use any more, until all ranks can free them."""
         self.closed = True
-        if self._identity is not None and not isinstance(self.left, RankLost):
-            _dropped.append(self)
+        if not self.frees_after_failure:
+            self.holding.forget()
+        self.holding.drop()
 
     def free_dropped(self) -> None:
-        """Free the communicators of runtimes that all their ranks have dropped (collective).
-
-        A runtime has a name on which its ranks agree here, before anything else.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if too many communicators are open even then.
-        """
-        for crowded in (False, True):
-            waiting = {
-                coordinator._identity: coordinator
-                for coordinator in tuple(_dropped)
-                if coordinator._identity is not None
-            }
-            answers = self.allgather(
-                (
-                    _open,
-                    {identity: coordinator.size for identity, coordinator in waiting.items()},
-                    (MPI.Get_processor_name(), os.getpid(), next(_numbers)),
-                )
-            )
-            self._identity = self._identity or answers[0][2]
-            sizes = {identity: size for _, known, _ in answers for identity, size in known.items()}
-            for identity in sorted(sizes):
-                dropped_by_all = sum(identity in known for _, known, _ in answers) == sizes[identity]
-                if dropped_by_all and (coordinator := waiting.get(identity)):
-                    _dropped.remove(coordinator)
-                    coordinator.free(self.watchdog)
-            self.crowded = max(count for count, _, _ in answers) > MANY
-            if crowded or not self.crowded:
-                break
-            gc.collect()  # some ranks may not have collected a dropped runtime yet
-        most = self.maximum(_open) if crowded else 0
-        if most > MOST:
-            raise InputError(
-                f"expected at most {MOST} communicators of open runtimes and plans, "
-                f"received {most}: close() those that are no longer in use"
-            )
+        """Free what objects have held that all their ranks have dropped: see `holding` (collective)."""
+        self.crowded = free_dropped(self.allgather, self.holding, self.watchdog.watching)
 
     @contextmanager
     def closing(self, what: str) -> Iterator[None]:
@@ -584,24 +548,18 @@ class Coordinator:
         if sent is not None:
             sent.wait()
 
-    def free(self, watchdog: Watchdog | None = None) -> None:
-        """Free all communicators (collective), watched by `watchdog` if the coordinator's own has ended."""
+    def free(self) -> None:
+        """Free all communicators (collective)."""
         self.closed = True
-        departure.leave(self._member)
-        if not MPI.Is_finalized():
-            # Not exclusive: a closed runtime has no other user; a departure's thread runs beside the one that leaves.
-            with (watchdog or self.watchdog).watching("freeing a runtime's communicators on all ranks"):
-                for comm in reversed(self.comms):
-                    comm.free()
-                    _count(-1 - comm.owns_source)
-                self.comm.Free()
-                _count(-1)
+        # Not exclusive: a closed runtime has no other user; a departure's thread runs beside the one that leaves.
+        with self.watchdog.watching("freeing a runtime's communicators on all ranks"):
+            self.holding.free()
         self.comms.clear()
-        self.rendezvous.end()
 
     def close_in_child(self) -> None:
         """Close in a child process, which was forked from the one that made the runtime."""
         self.closed = self.forked = True
+        self.holding.detach()
 
     def check_open(self) -> None:
         """Raise a `ClosedError` after `free`, or the error by which another rank has left."""
@@ -627,10 +585,3 @@ class Coordinator:
                 "a pipeline of this runtime is running: expected one at a time, and no other call "
                 "of the runtime meanwhile"
             )
-
-
-def _count(change: int) -> None:
-    """Add `change` to the count of this process's open communicators."""
-    global _open
-    with _open_lock:
-        _open += change

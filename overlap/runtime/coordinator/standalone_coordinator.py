@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -11,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import InputError
+from ...holding import DropWarning
 from ...interrupts import holding_signals
 from . import departure
 from .coordinator import Coordinator
@@ -28,6 +28,8 @@ class StandaloneCoordinator(Coordinator):
     deadline_s : float or None
         Seconds that a rank waits for others before it prints the stacks of all its threads and aborts the job; None
         sets no limit.
+    warning : DropWarning or None
+        Given when the object is dropped that has made the coordinator.
 
     Raises
     ------
@@ -38,22 +40,28 @@ class StandaloneCoordinator(Coordinator):
     frees_after_failure = False  # calls without a header may have left messages behind
 
     @holding_signals
-    def __init__(self, comm: MPI.Intracomm, deadline_s: float | None) -> None:
+    def __init__(self, comm: MPI.Intracomm, deadline_s: float | None, warning: DropWarning | None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
         problem = number_problem("deadline_s", deadline_s, positive=True, none=True)
         self.deadline_s = 60.0 if problem else deadline_s
         watchdog = Watchdog(self.deadline_s)
         watchdog.entries = watchdog.outstanding
-        self._stop = weakref.finalize(self, watchdog.stop)
-        super().__init__(comm, watchdog)
+        try:
+            super().__init__(comm, watchdog, warning=warning)
+        except BaseException:
+            watchdog.stop()
+            raise
+        self.holding.drop_with(self, end=watchdog.stop)
         with self.collective_section("the check of deadline_s", self.close, problem):
-            pass
+            self.free_dropped()
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm | StandaloneCoordinator, deadline_s: float | None) -> StandaloneCoordinator | Self:
+    def of(
+        cls, comm: MPI.Intracomm | StandaloneCoordinator, deadline_s: float | None, name: str
+    ) -> StandaloneCoordinator | Self:
         """Make a coordinator of a communicator; a coordinator is returned as it is, and then belongs to the caller."""
-        return comm if isinstance(comm, StandaloneCoordinator) else cls(comm, deadline_s)
+        return comm if isinstance(comm, StandaloneCoordinator) else cls(comm, deadline_s, DropWarning(name))
 
     def check(self, call: str, problem: str | None, **agreed: Any) -> None:
         """Raise an `InputError` on all ranks if one has a problem or if values differ. Collective."""
@@ -61,7 +69,6 @@ class StandaloneCoordinator(Coordinator):
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
         def over() -> None:
-            self._stop.detach()
             self.watchdog.close()
             ended()
 
@@ -101,7 +108,6 @@ class StandaloneCoordinator(Coordinator):
     def abandon(self) -> None:
         """End this rank's part without a last header, because all ranks know that one has left (local)."""
         if not self.closed:
-            self._stop.detach()
             departure.leave(self._member)
             self.drop()
             self.watchdog.close()
@@ -113,5 +119,4 @@ class StandaloneCoordinator(Coordinator):
                 with self.exclusive.used("freeing a communicator"):
                     self.end("freeing a communicator")
             finally:
-                self._stop.detach()
                 self.watchdog.close()

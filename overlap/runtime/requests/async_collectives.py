@@ -64,6 +64,7 @@ class AsyncCollectives:
             self._fast.free()
         # No deadline here: the runtime's watchdog watches these collectives.
         self._fast = Collectives(self.source, max_nbytes=self._max_nbytes, deadline_s=None)
+        self._fast.holding.warning = None  # a part of the runtime, which frees it
 
     def free(self) -> None:
         """Free the window (collective)."""
