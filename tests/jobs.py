@@ -37,7 +37,17 @@ from overlap.tools.dead_segments import removing_segments
 
 
 def run_job(
-    case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, expect_failure=False, fresh=False, lost=0
+    case,
+    ranks,
+    *,
+    mpi="mpich",
+    args=None,
+    deadline_s=300,
+    env=None,
+    expect_failure=False,
+    fresh=False,
+    lost=0,
+    small_shm=False,
 ):
     """Run ``"module:function"``, or several joined by commas in turn, on `ranks` ranks.
 
@@ -60,6 +70,8 @@ def run_job(
         Start a job for this case alone, as `env`, `expect_failure` and `lost` do.
     lost : int, optional
         How many ranks do not come to the end, because the case has killed them.
+    small_shm : bool, optional
+        Start the job alone, with a small /dev/shm of its own: see `small_shm`.
 
     Returns
     -------
@@ -71,8 +83,9 @@ def run_job(
         With the output of all ranks.
     """
     __tracebackhide__ = True
-    if fresh or env or expect_failure or lost:
-        return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure, lost)
+    if fresh or env or expect_failure or lost or small_shm:
+        before = (sys.executable, str(Path(__file__).with_name("small_shm.py"))) if small_shm else ()
+        return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure, lost, before)
     return launcher_of(ranks, mpi).run(case, args or {}, deadline_s)
 
 
@@ -88,7 +101,7 @@ def _wait(process, mark, deadline_s, lost, finished):
     process.wait(max(0.1, end - time.monotonic()))
 
 
-def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost):
+def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost, before):
     """A job for one case; its launcher's status and output count."""
     __tracebackhide__ = True
     mark = uuid.uuid4().hex
@@ -100,6 +113,7 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost):
             folder,
             {MARK: mark, rank.FOLDER: folder} | env,
             ["run", case, json.dumps(args), str(time.monotonic() + deadline_s)],
+            before,
         )
         try:
             _wait(process, mark, deadline_s, lost, lambda: len(list(Path(folder).glob("rank*"))) == ranks - lost)

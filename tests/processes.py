@@ -42,8 +42,8 @@ class JobFailed(AssertionError):
     """A job ended otherwise than expected."""
 
 
-def start(ranks, mpi, folder, env, arguments):
-    """The launcher's process, with its output in two files of the folder."""
+def start(ranks, mpi, folder, env, arguments, before=()):
+    """The launcher's process, with its output in two files of the folder; `before` is a command that starts it."""
     launcher, mpi_environ = launcher_command(mpi, folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     environ |= dict([launch.THREAD_LEVEL]) | mpi_environ | env
@@ -51,6 +51,7 @@ def start(ranks, mpi, folder, env, arguments):
         [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     command = [
+        *before,
         *launcher,
         "-n",
         str(ranks),

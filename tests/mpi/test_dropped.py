@@ -15,7 +15,7 @@ MANY = 5000  # more than twice the communicators that MPICH has
 
 @pytest.mark.parametrize("area", AREAS)
 def test_what_is_dropped_is_freed(area: str) -> None:
-    jobs.run_job("dropped_cases:dropped", 2, args={"area": area, "count": 6})
+    jobs.run_job("dropped_cases:dropped", 2, args={"area": area, "count": 4})
 
 
 @pytest.mark.exhaustive
