@@ -198,6 +198,7 @@ class PFFT:
         shared = self._shared = SHARED.of(parent)
         self.collapse = collapse
         self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s, problem)
+        self._workers = workers
         self._holding = Holding(parent.size, None)  # no warning, as mpi4py-fft gives none
         self._holding.add(partial(shared.leave, workers))
         coordinator = self.runtime.coordinator
