@@ -60,10 +60,12 @@ USERS_OWN = {
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Scatterv"),
     ("arrays/reductions.py", "allgather"),
-    ("arrays/hdf5_storage.py", "Recv"),
-    ("arrays/hdf5_storage.py", "Send"),
+    ("arrays/pieces.py", "allgather"),
+    ("arrays/pieces.py", "recv"),
+    ("arrays/pieces.py", "Recv"),
+    ("arrays/pieces.py", "send"),
+    ("arrays/pieces.py", "Send"),
     ("arrays/hdf5_storage.py", "allgather"),
-    ("arrays/hdf5_storage.py", "gather"),
     ("compat/fluidfft/base.py", "gather"),  # of a DistArray, as below
     ("compat/fluidfft/base.py", "scatter"),
     ("compat/mpi4py_fft/pencil.py", "allgather"),  # before a runtime is there: what is wrong on one rank, for all
@@ -72,6 +74,7 @@ USERS_OWN = {
 }
 # Watched where the function is called; operations of an `AsyncComm`, to be awaited; a message that a probe has found.
 ELSEWISE_SAFE = {
+    ("fft/stepping.py", "send"),  # a generator's
     ("failures.py", "Isend"),
     ("failures.py", "Recv"),
     ("failures.py", "allgather"),
