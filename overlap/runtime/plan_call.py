@@ -171,6 +171,8 @@ class PlanCall:
                 if held_signals().error is not None:  # the call is made inside of another one
                     coordinator.synchronize_here(self._kind.header, None, not coordinator.nested)
                 self._run(addresses)
+        if self._functions:
+            self._crew.call = None
         if self._stamps is not None:
             self._trace()
 

@@ -199,7 +199,8 @@ class PlaneCandidates(Candidates):
     """The candidates for a transform of planes."""
 
     MESSAGE_NBYTES = 256 * 1024  # without measuring, smaller messages are joined to about this size
-    FEWEST_MESSAGES = 4 * DEPTH  # least number of joined messages, to fill the pipeline
+    FEWEST_MESSAGES = 4 * DEPTH  # least number of joined messages, to fill the pipeline,
+    LEAST_NBYTES = 32 * 1024  # unless they are shorter than this, when the cost of a message is that of its bytes
     LOCAL_PER_WORKER = 8  # slices if nothing is exchanged: enough to share them evenly,
     LOCAL_NBYTES = 8 * 1024 * 1024  # largest size of the arrays of such a slice
     PARTS = 8  # slices of the trial of computing and exchanging alone
@@ -216,7 +217,8 @@ class PlaneCandidates(Candidates):
                 self.LOCAL_NBYTES // transform.nbytes_of_arrays(),
                 self.slices // (self.LOCAL_PER_WORKER * self.workers),
             )
-        self._size = requested.chunk or max(1, min(most))
+        least = -(-self.LEAST_NBYTES // self.nbytes) if self.nbytes else 1
+        self._size = requested.chunk or max(1, min(most), min(least, self.slices))
         few = min(self.slices, self.PARTS)
         self.parts = few, 1, few
         self.sizes = (
