@@ -143,7 +143,7 @@ class PlanCall:
         if not alone:
             agreements = Agreements(self._coordinator.comm, None, None)  # type: ignore[arg-type]  # waits for nothing
             for exchange, _ in exchanges if kind.exchanges else ():
-                agreements.note(exchange.on_scratch())
+                agreements.note(exchange.operation())
             self._issued = agreements.issued
             numbers = array("q", (True, kind.header.signature, -kind.header.signature))
             mpi = _table(self._coordinator.rendezvous, numbers, agreements.summands(False))
@@ -260,14 +260,14 @@ class PlanCall:
         slot, error = self._words[w.AT], MPI.Exception(self._words[w.ERROR])
         back = 0 if outcome == w.NOT_ISSUED else 1
         exchange, number = self._exchanges[self._items[self._slots[slot, w.POSITION] - back, w.FIRST]]
-        operation: Operation = exchange.on_scratch()
-        label = label_of(operation, self._labels[number])
+        label = label_of(exchange.operation(), self._labels[number])
         guard = self._coordinator.guard
         if guard is not None and (lost := guard.loss(error, label)):
             raise lost from error
         self.fail(self._labels[number], error, (number, 1))
         if outcome != w.NOT_ISSUED or error.Get_error_class() not in ARGUMENT_ERRORS:
             return
+        operation: Operation = exchange.on_scratch()
         try:
             with self._coordinator.watchdog.watching(label):
                 issue(operation, not self._words[w.POLLED])
@@ -318,7 +318,7 @@ class PlanCall:
         if about == w.NONE:
             return False, AGREEMENT, since_s
         exchange, number = self._exchanges[about]
-        return False, label_of(exchange.on_scratch(), self._labels[number]), since_s
+        return False, label_of(exchange.operation(), self._labels[number]), since_s
 
     def _trace(self) -> None:
         """Add the spans of the call to the trace."""
@@ -326,7 +326,7 @@ class PlanCall:
         assert stamps is not None
         spans: list[tuple[str, str]] = [("compute", f"slice {self._labels[number]}") for number in self._rows]
         for exchange, number in self._exchanges:
-            spans.append(("communicate", label_of(exchange.on_scratch(), self._labels[number])))
+            spans.append(("communicate", label_of(exchange.operation(), self._labels[number])))
         for (kind, label), stamp in zip(spans, stamps.tolist()):
             if stamp[w.TO]:
                 worker = stamp[w.THREAD]

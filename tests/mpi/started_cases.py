@@ -302,13 +302,15 @@ def forgotten(comm):
                 (no_await, nothing, "Allreduce on communicator 0 that was never awaited"),
                 (not_started, nothing, "the start of Allreduce on communicator 0"),
                 (in_between, skeleton, "Barrier on communicator 0 that was never awaited"),
-                (no_async, nothing, "no_async to be a coroutine function (`async def`)"),
             ):
                 for skeleton_ in (known, None):
                     error = raised(overlap.SliceError, rt.pipelined(program, skeleton=skeleton_), range(slices))
                     same_message(comm, error)
                     assert words in error.summary, error
             rt.pipelined(kept)(range(slices))
+        for skeleton_ in (nothing, None):
+            error = raised(overlap.InputError, rt.pipelined, no_async, skeleton=skeleton_)
+            assert "expected a coroutine function (`async def`)" in str(error), error
 
 
 def left_by_another_slice(comm):
