@@ -200,7 +200,7 @@ class PlaneCandidates(Candidates):
 
     MESSAGE_NBYTES = 256 * 1024  # without measuring, smaller messages are joined to about this size
     FEWEST_MESSAGES = 4 * DEPTH  # least number of joined messages, to fill the pipeline,
-    LEAST_NBYTES = 32 * 1024  # unless they are shorter than this, when the cost of a message is that of its bytes
+    LEAST_NBYTES = 64 * 1024  # unless they are shorter than this, when the cost of a message is that of its bytes
     LOCAL_PER_WORKER = 8  # slices if nothing is exchanged: enough to share them evenly,
     LOCAL_NBYTES = 8 * 1024 * 1024  # largest size of the arrays of such a slice
     PARTS = 8  # slices of the trial of computing and exchanging alone
