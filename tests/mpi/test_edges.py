@@ -55,16 +55,16 @@ def test_rank_lost_while_a_plan_is_made(how):
 
 
 def test_plans_that_fail_on_one_rank():
-    jobs.run_job("edge_cases:plans", 2)
+    jobs.run_job("edge_cases:plans", 2, fresh=True)
 
 
 def test_dropped_runtimes():
     jobs.run_job("edge_cases:dropped", 2, args={"count": 30})
-    jobs.run_job("edge_cases:dropped_on_some_ranks", 3, args={"count": 200})
+    jobs.run_job("edge_cases:dropped_on_some_ranks", 3, args={"count": 200}, fresh=True)
 
 
 def test_more_dropped_runtimes_than_mpi_has_communicators():
-    jobs.run_job("edge_cases:dropped_on_some_ranks", 1, args={"count": 1200})
+    jobs.run_job("edge_cases:dropped_on_some_ranks", 1, args={"count": 1200}, fresh=True)
 
 
 def test_too_many_open_runtimes():
