@@ -10,6 +10,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     renamed         names that have changed, and arguments that have gone
     masks           masked arrays, which are rejected
     uncopied        objects that can be neither copied nor pickled
+    described       objects of which one line is printed
     abort           ending a job that cannot go on, with all stacks
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
     holding         what all ranks of an object free together, also after all have dropped it
@@ -155,4 +156,4 @@ if not TYPE_CHECKING:  # a type checker would assume that every name exists
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

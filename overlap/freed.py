@@ -22,6 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from .abort import limited_to
+from .described import Described
 from .errors import BusyError, ClosedError, formatted
 from .uncopied import Uncopied
 
@@ -148,7 +149,7 @@ def marked_call(method: Callable[Concatenate[Called, P], T]) -> Callable[Concate
     return call
 
 
-class Resource(Uncopied, ABC):
+class Resource(Uncopied, Described, ABC):
     """A context manager that all ranks enter and leave together."""
 
     _forked = False  # this process is a child of the one that made the object
@@ -241,6 +242,9 @@ class CollectiveContext(Resource):
 
     def _end(self) -> None:
         self.free()
+
+    def _has_ended(self) -> bool:
+        return self.freed
 
     def __enter__(self) -> Self:
         self.check_open()

@@ -179,6 +179,11 @@ class Protected(CollectiveContext):
         if coordinator.size > 1:
             self._begun()
 
+    def _title(self) -> str:
+        fields = ", ".join(f"{shape} {dtype}" for shape, dtype in zip(self._whole_shapes, self._dtypes))
+        size = self._coordinator.size
+        return f"Protected: {fields} over {size} rank(s), kept {self.copies + 1} times, {self._saves} save(s)"
+
     def _nbytes(self, rank: int) -> int:
         """Return the bytes of a rank's part of all fields."""
         return sum(int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(self._places[rank], self._dtypes))

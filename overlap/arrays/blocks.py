@@ -9,6 +9,7 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
+from ..described import Described
 from ..errors import InputError, repr_of
 from .partition import block, length_of
 from .topology import coordinates
@@ -47,7 +48,7 @@ class Neighbour:
     send: Box
 
 
-class Blocks:
+class Blocks(Described):
     """An array split into blocks, one per rank, each with ghost cells: copies of its neighbours' cells.
 
     Rank p + P q + ... has the block with coordinates p, q, ... in a P x Q x ... grid (`coordinates`). If the grid does
@@ -136,6 +137,10 @@ class Blocks:
                     f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "
                     f"their ghost cells, received {least} of {self.shape[axis]} cells on {len(parts)} ranks"
                 )
+
+    def _title(self) -> str:
+        ranks = " x ".join(map(str, self.grid))
+        return f"Blocks of {self.shape} cells on {ranks} ranks, width {self.width}, periodic {self.periodic}"
 
     def part(self, rank: int) -> Box:
         """Return the rank's cells in the global array.

@@ -109,6 +109,9 @@ class Collectives(CollectiveContext):
                 self._slow_path.left_by(error)
             raise
 
+    def _title(self) -> str:
+        return f"Collectives over {self.size} rank(s) on {self.nodes} node(s), here rank {self.rank}"
+
     def _make(self, comm: MPI.Intracomm, max_nbytes: int, deadline_s: float | None) -> None:
         """Agree on the arguments, and make the window and the messages between the ranks (collective)."""
         _check(comm, max_nbytes, deadline_s)

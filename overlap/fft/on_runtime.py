@@ -45,8 +45,8 @@ class OnRuntime(Resource):
         self._check_in_use()
         return self
 
-    def __repr__(self) -> str:
-        return f"<{self._title()}{', closed' if self.closed else ''}>"
+    def _has_ended(self) -> bool:
+        return self.closed or self.runtime.closed
 
     def close(self) -> None:
         """Free what the plan holds (collective); closes the runtime if the plan made it.
@@ -123,7 +123,3 @@ class OnRuntime(Resource):
 
     def _sharers(self) -> str:
         return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
-
-    def _title(self) -> str:
-        """Return a line that describes the plan."""
-        raise NotImplementedError

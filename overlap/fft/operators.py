@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..arrays import DistArray
+from ..described import Described
 from ..errors import InputError
 from .engine.kinds import REAL_KINDS
 
 MOST_ORDER = 64  # largest order of a derivative
 
 
-class SpectralOperators:
+class SpectralOperators(Described):
     """Differentiate, multiply and measure spectral fields of an `FFT2` or `FFT3` in a box.
 
     Made by the plan's `operators`. All arrays are of the plan's spectrum, batch axes included. Vectors are sequences of
@@ -71,6 +72,12 @@ class SpectralOperators:
         self._kinds = kinds
         self._multiplied: Any = None  # made by the first product
         self._of_spectrum: object = None  # the spectrum of the wavenumbers; a plan's shares may change
+
+    def _title(self) -> str:
+        return f"SpectralOperators of lengths {self.lengths}, dealias {self._dealias!r}, of {self._plan._title()}"
+
+    def _has_ended(self) -> bool:
+        return self._plan._has_ended()
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Return the wavenumbers k of this rank's modes along every axis; they broadcast to a local field (local)."""

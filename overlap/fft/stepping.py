@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..described import Described
 from ..errors import InputError, formatted, repr_of
 from ..runtime.coordinator.option_checks import number_problem
 
@@ -16,7 +17,7 @@ CONTOUR_POINTS = 64  # on a circle around every L dt, so that the integrals are 
 Nonlinear = Callable[[float, Any], Any]
 
 
-class TimeStepper:
+class TimeStepper(Described):
     """Advance spectral fields in time: dy/dt = L y + N(t, y), with L a number for every mode.
 
     N is a function that calls transforms of a plan, such as its `pointwise`. L is often stiff; two of the schemes
@@ -73,6 +74,9 @@ class TimeStepper:
         if not self._linear:
             raise InputError(f"expected linear to be numbers for at least one field, received {linear!r}")
         self.dt = dt
+
+    def _title(self) -> str:
+        return f"TimeStepper {self._scheme!r}, dt {self._dt:g}, of {len(self._linear)} field(s)"
 
     @property
     def scheme(self) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays import DistArray
+from ..described import Described
 from ..errors import ClosedError, InputError
 from ..freed import marked_call
 from ..interrupts import held_signals
@@ -42,7 +43,7 @@ Progress = Callable[[str, float, float], None]
 TRIAL_FIELDS = 3
 
 
-class Transform(Uncopied):
+class Transform(Uncopied, Described):
     """Base of all transforms: arguments, settings, calls.
 
     Its *kernels* describe what is done on this rank: a `StagedTransform`, a `PlaneComposition` or a `FieldComposition`.
@@ -121,11 +122,14 @@ class Transform(Uncopied):
         self._bound = BoundArrays()
         self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
 
-    def __repr__(self) -> str:
+    def _title(self) -> str:
         sides = (
             ", ".join(f"{spec.global_shape} {spec.dtype}" for spec in specs) for specs in (self.inputs, self.outputs)
         )
-        return f"<{self.name}: {' to '.join(sides)}{', closed' if self._released else ''}>"
+        return f"Transform {self.name}: {' to '.join(sides)}"
+
+    def _has_ended(self) -> bool:
+        return self._released
 
     # ---- what a transform may do besides -------------------------------------------------------
 
@@ -264,7 +268,7 @@ class Transform(Uncopied):
             tuned = "; compared with others in the next calls"
         load = self.load
         if load.calls:
-            tuned += f"; rank {self.runtime.coordinator.rank} {load}"
+            tuned += f"; rank {self.runtime.coordinator.rank} {load.waits()}"
         in_flight = f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight"
         return f"{self.name}: {self.settings}; {in_flight}{tuned}{self._kernels.describe()}"
 

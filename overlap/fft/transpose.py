@@ -20,6 +20,7 @@ from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
+from ..described import Described
 from ..errors import InputError
 from ..freed import marked_call
 from ..interrupts import holding_signals
@@ -185,7 +186,7 @@ class Transpose(OnRuntime):
     def describe(self) -> str:
         """Return the plan's distributions, and how it runs, as text."""
         self._check_in_use()
-        return "\n".join([self._title(), *map(str, (self.forward, self.backward))])
+        return "\n".join([self._title(), self.forward.described(), self.backward.described()])
 
     def _release(self, closing: ExitStack) -> None:
         for name in ("forward", "backward"):
@@ -202,7 +203,7 @@ class Transpose(OnRuntime):
         )
 
 
-class TransposeDirection(Uncopied):
+class TransposeDirection(Uncopied, Described):
     """One direction of a `Transpose`: call it with an array, or await it in slice programs.
 
     In a slice program ``await t.forward.apply(u[i], v[i], slot)`` moves an entry, with a slot of `Transpose.buffers`.
@@ -414,7 +415,17 @@ class TransposeDirection(Uncopied):
         self._slots = None
         self._schedules.clear()
 
-    def __str__(self) -> str:
+    def _title(self) -> str:
+        return (
+            f"TransposeDirection {self._name}: {self.source.global_shape} {self._plan.dtype}, split along "
+            f"{self.source.axes}, to one split along {self.target.axes}"
+        )
+
+    def _has_ended(self) -> bool:
+        return self._plan._has_ended()
+
+    def described(self) -> str:
+        """Return how the direction runs, as text."""
         sent, chunk = self._crossing.sizes[0] * self._plan.dtype.itemsize, self._plan._chunk
         return (
             f"{self._name}: {len(self._plan._keys)} message(s) of at most {chunk} entries, {sent * chunk} bytes from "

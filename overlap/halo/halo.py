@@ -12,6 +12,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
+from ..described import Described
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
 from ..freed import CollectiveContext, marked_call
@@ -162,6 +163,13 @@ class Halo(CollectiveContext):
             self._begun()
         if self.coordinator.guard is not None:
             self.coordinator.guard.register(self)
+
+    def _title(self) -> str:
+        kinds = ", ".join(map(str, dict.fromkeys(dtype for _, dtype in self._arrays.kinds)))
+        return (
+            f"Halo of local shape {self.local_shape} {kinds} over {self.coordinator.size} rank(s), here of "
+            f"{len(self.transports)} neighbour(s)"
+        )
 
     @classmethod
     @holding_signals
@@ -558,7 +566,7 @@ class Halo(CollectiveContext):
         return self.coordinator.exclusive.last
 
 
-class PendingHalo:
+class PendingHalo(Described):
     """A round of a halo exchange that is under way.
 
     Parameters
@@ -580,6 +588,12 @@ class PendingHalo:
 
     def __init__(self, halo: Halo) -> None:
         self._halo = halo
+
+    def _title(self) -> str:
+        return f"PendingHalo of a {self._halo._title()}"
+
+    def _has_ended(self) -> bool:
+        return self._halo.freed
 
     def test(self) -> bool:
         """Let the round progress, and return whether it has ended. Call it between pieces of computing."""

@@ -176,8 +176,11 @@ class Output(Resource):
         self.check_open()
         return self
 
-    def __repr__(self) -> str:
-        return f"<Output {str(self.path)!r}: {len(self.steps)} step(s) of {', '.join(self.fields) or 'nothing'}>"
+    def _title(self) -> str:
+        return f"Output {str(self.path)!r}: {len(self.steps)} step(s) of {', '.join(self.fields) or 'nothing'}"
+
+    def _has_ended(self) -> bool:
+        return self.closed
 
     # ---- writing -----------------------------------------------------------------------------
 

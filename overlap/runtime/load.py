@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 CALLS, WALL_NS, COMPUTING_NS, THREADS_NS = range(4)  # words; compiled code counts its calls itself
 
 
-@dataclass
+@dataclass(repr=False)
 class Load:
     """Computing and waiting time of one rank, in calls of pipelines that have ended without an error.
 
@@ -72,5 +72,12 @@ class Load:
         """Return the share of `threads_s` in which the threads did not compute, 0 to 1."""
         return max(0.0, 1.0 - self.computing_s / self.threads_s) if self.threads_s else 0.0
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return (
+            f"<Load: {self.calls} call(s) in {self.wall_s:.3g} s, computing {self.computing_s:.3g} s of "
+            f"{self.threads_s:.3g} s of threads; {self.waits()}>"
+        )
+
+    def waits(self) -> str:
+        """Return the share of the time in which the threads did not compute, as text."""
         return f"waits {100 * self.waiting:.0f} % of the time"

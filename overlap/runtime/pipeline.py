@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..described import Described
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
 from ..uncopied import Uncopied
@@ -56,7 +57,7 @@ class PipelineOptions:
     local: bool
 
 
-class Pipeline(Uncopied):
+class Pipeline(Uncopied, Described):
     """A slice program made callable: see `Runtime.pipelined`.
 
     Attributes
@@ -117,6 +118,13 @@ class Pipeline(Uncopied):
         self._headers: dict[tuple[int, str], Header] = {}  # headers of calls without `agree`
         ways = ("poll", "block", "off") if threads.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
+
+    def _title(self) -> str:
+        size = self._threads.coordinator.size
+        return f"Pipeline {self._name} over {size} rank(s), depth {self.depth}, wait {self.wait!r}"
+
+    def _has_ended(self) -> bool:
+        return self._threads.coordinator.closed
 
     def __call__(
         self,

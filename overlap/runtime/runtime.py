@@ -224,6 +224,15 @@ class Runtime(Resource):
             raise closed_error("Runtime", "closed", self._forked)
         return self
 
+    def _title(self) -> str:
+        return (
+            f"Runtime over {self.coordinator.size} rank(s), {self.workers} worker(s) each, depth {self.depth}, wait "
+            f"{self.wait!r}"
+        )
+
+    def _has_ended(self) -> bool:
+        return self.closed
+
     def close(self) -> None:
         """Join the threads, free the communicators, restore the thread pools (collective).
 

@@ -106,6 +106,9 @@ class Trace:
         self.offset_s = offset_s
         self._rows: dict[str, list[tuple[str, object, float, float]]] = {}
 
+    def __repr__(self) -> str:
+        return f"<Trace: {sum(map(len, self._rows.values()))} span(s) of {len(self._rows)} thread(s)>"
+
     @classmethod
     def start(cls, comm: Comm, rounds: int = 20) -> Trace:
         """Measure this rank's clock offset and return an empty trace. Collective.

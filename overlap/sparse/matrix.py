@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from ..arrays.partition import block, length_of
 from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..collectives import Collectives
+from ..described import Described
 from ..errors import InputError, repr_of
 from ..freed import Calls, CollectiveContext, marked_call
 from ..halo import Halo, PendingHalo
@@ -322,6 +323,11 @@ class Matrix(CollectiveContext):
         if converted.workers != self.workers:
             converted.workers = self.workers
         return converted
+
+    def _title(self) -> str:
+        blocks = f", {self.block} x {self.block} blocks" if self.block > 1 else ""
+        size = self.halo.coordinator.size
+        return f"Matrix {self.shape} {self.dtype}{blocks}, stored by {self.storage}, over {size} rank(s)"
 
     # ---- products ----------------------------------------------------------------------------
 
@@ -682,12 +688,18 @@ def _header(call: str, dtype: str) -> Header:
     return Header(call, {"dtype": dtype})
 
 
-class Transposed:
+class Transposed(Described):
     """Wraps a matrix for products with its transpose."""
 
     def __init__(self, matrix: Matrix) -> None:
         self.T = matrix
         self.shape, self.dtype = matrix.shape, matrix.dtype
+
+    def _title(self) -> str:
+        return f"transpose of a {self.T._title()}"
+
+    def _has_ended(self) -> bool:
+        return self.T.freed
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective)."""

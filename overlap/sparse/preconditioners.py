@@ -57,6 +57,12 @@ class Preconditioner(CollectiveContext):
             self._known_as += f", number {coordinator.next_number()} of its matrix"
             yield
 
+    def _title(self) -> str:
+        return f"{type(self).__name__} of a {self._matrix._title()}"
+
+    def _has_ended(self) -> bool:
+        return self.freed or self._matrix.freed
+
     @property
     def matrix(self) -> Matrix:
         """Return the matrix whose inverse is approximated."""

@@ -74,6 +74,13 @@ class Solution(tuple[np.ndarray, int]):
         solution.true_residual, solution.hidden = true_residual, hidden
         return solution
 
+    def __repr__(self) -> str:
+        ended = "converged" if self.converged else f"not converged (info {self.info})"
+        return (
+            f"<Solution, {ended}: {self.iterations} iteration(s), residual {self.true_residual:.3g}, tolerance "
+            f"{self.tolerance:.3g}; here {self.x.shape} {self.x.dtype}>"
+        )
+
     def __getnewargs__(self) -> tuple[Any, ...]:
         breakdown = min(self.info, 0)
         return self.x, list(self.residuals), self.tolerance, self.true_residual, self.hidden, breakdown

@@ -142,6 +142,13 @@ class RankSummary:
         return 1.0 - self.compute_s / self.wall_s if self.wall_s else 0.0
 
     def __str__(self) -> str:
+        return (
+            f"rank {self.rank}: {self.wall_s:.3g} s; computes {self.compute_s:.3g} s, communicates "
+            f"{self.communicate_s:.3g} s, both at once {self.both_s:.3g} s; {self.waits()}"
+        )
+
+    def waits(self) -> str:
+        """Return the share of the time in which no thread computed, as text."""
         return f"waits {100 * self.waiting:.0f} % of the time"
 
 
@@ -169,7 +176,7 @@ def summary(spans: Iterable[Span]) -> list[RankSummary]:
     >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
     >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
     >>> print(timeline.summary([computing, exchange])[0])
-    waits 33 % of the time
+    rank 0: 1.5 s; computes 1 s, communicates 1 s, both at once 0.5 s; waits 33 % of the time
     """
     ranks: dict[int, list[Span]] = {}
     for span in _checked(spans):
@@ -225,7 +232,7 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     events = []
     for rank_summary in summary(spans):
         events.append(_metadata("process_name", rank_summary.rank, 0, name=f"rank {rank_summary.rank}"))
-        events.append(_metadata("process_labels", rank_summary.rank, 0, labels=str(rank_summary)))
+        events.append(_metadata("process_labels", rank_summary.rank, 0, labels=rank_summary.waits()))
         events.append(_metadata("process_sort_index", rank_summary.rank, 0, sort_index=rank_summary.rank))
     tid = 0
     for (rank, thread), row in _rows(spans).items():

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,41 @@ def _closed(lab: Lab, subject: Subject, used: bool) -> list[str]:
         except BaseException as error:
             problems.append(f"{what} raises {type(error).__name__}: {error}")
     return problems
+
+
+def represented(comm: MPI.Intracomm, area: str) -> None:
+    """What is printed of an object is one line: what it is, its shape or its ranks, and that it was closed."""
+    lab, problems = Lab(comm), []
+    for _, subject in subjects_of(area):
+        one = lab.one = subject.make(lab)
+        shown = [repr(one), str(one)]
+        if subject.close is not None:
+            subject.close(lab, one)
+            shown.append(repr(one))
+            again_closed(lab, subject, one)  # a preconditioner of a matrix that is freed
+        elif owner := lab.owners.pop(id(one), None):
+            owner.close()
+        if not isinstance(one, SimpleNamespace | np.ndarray | NoneType):  # numpy prints arrays in its own way
+            problems += [f"{subject.name}: {text}" for text in _unlike_a_line(subject, one, comm.size, shown)]
+    _end(lab, problems)
+
+
+def _unlike_a_line(subject: Subject, one: Any, ranks: int, shown: list[str]) -> Iterator[str]:
+    """What is wrong with the texts of an object: before, as `print` shows it, and after its end."""
+    kinds = {part for name in subject.names for part in re.split("[. ]", name) if part[:1].isupper()}
+    shape = getattr(one, "global_shape", getattr(one, "shape", ()))
+    facts = list(map(str, shape)) if isinstance(shape, tuple) else []
+    if isinstance(one, overlap.Runtime | overlap.runtime.AsyncComm | overlap.collectives.Collectives):
+        facts.append(f"over {ranks} rank")
+    for text in shown:
+        if "\n" in text or " at 0x" in text or len(text) > 200:
+            yield f"no line that describes it: {text:.300}"
+        if missing := [fact for fact in facts if fact not in text]:
+            yield f"says nothing of {missing}: {text}"
+        if not any(kind in text for kind in (type(one).__name__, *kinds)):
+            yield f"does not say what it is: {text}"
+    if ["closed" in text for text in shown] != [False, False, True][: len(shown)]:
+        yield f"does not say whether it is closed: {shown}"
 
 
 def again_closed(lab: Lab, subject: Subject, one: Any) -> None:

@@ -41,6 +41,11 @@ def test_what_is_closed_says_so_everywhere(area: str, ranks: int, mpi: str) -> N
 
 
 @pytest.mark.parametrize("area", AREAS)
+def test_what_is_printed_of_an_object_is_a_line_that_describes_it(area: str) -> None:
+    jobs.run_job("generated_cases:represented", 2, args={"area": area})
+
+
+@pytest.mark.parametrize("area", AREAS)
 def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
     # Slices that fail leave communicators behind, by design.
     jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...arrays import mask_problem
+from ...described import Described
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import axes_of_array
 from ...freed import closed_error
@@ -17,7 +18,7 @@ from .libfft import Serial
 from .pencil import Pencil
 
 
-class Transform:
+class Transform(Described):
     """One direction of any parallel transform; call it to transform.
 
     Parameters
@@ -60,12 +61,15 @@ class Transform:
                 f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}"
             )
 
-    def __repr__(self) -> str:
+    def _title(self) -> str:
         (before, after), types = self._pencil, self.dtypes
         return (
-            f"<{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
-            f"to {after.shape} {types[1]}, here {after.subshape}>"
+            f"{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
+            f"to {after.shape} {types[1]}, here {after.subshape}"
         )
+
+    def _has_ended(self) -> bool:
+        return self._released
 
     @property
     def input_array(self) -> np.ndarray:

@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...arrays.exchange import exchange_problem, travelling
+from ...described import Described
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
@@ -53,7 +54,7 @@ Local = tuple[tuple[int, ...], np.dtype]
 """Local shape and type."""
 
 
-class PFFT:
+class PFFT(Described):
     """A parallel FFT with mpi4py-fft's arguments, distributions and results.
 
     Parameters
@@ -385,15 +386,15 @@ class PFFT:
             pencil = Pencil(pencil.subcomm, shape, group[-1])
         return [first, pencil], transfers
 
-    def __repr__(self) -> str:
-        name, forward = type(self).__name__, getattr(self, "forward", None)
-        if not isinstance(forward, Transform):  # the constructor has not ended
-            return f"<{name}>"
-        before, after, types = forward.input_pencil, forward.output_pencil, forward.dtypes
+    def _title(self) -> str:
+        before, after, types = self.forward.input_pencil, self.forward.output_pencil, self.forward.dtypes
         return (
-            f"<{name} {before.shape} {types[0]} to {after.shape} {types[1]} over "
-            f"{ranks_of(before.subcomm)}{travelling(self._exchange)}>"
+            f"{type(self).__name__} {before.shape} {types[0]} to {after.shape} {types[1]} over "
+            f"{ranks_of(before.subcomm)}{travelling(self._exchange)}"
         )
+
+    def _has_ended(self) -> bool:
+        return self.forward._has_ended()
 
     def destroy(self) -> None:
         """Free what the plan holds, and the communicators of `subcomm` (collective).

@@ -22,6 +22,7 @@ from ...arrays import (
     length_of,
 )
 from ...arrays.crossing import Crossing
+from ...described import Described
 from ...errors import InputError, repr_of
 from ...holding import Holding, free_dropped
 from ...interrupts import holding_signals
@@ -172,7 +173,7 @@ def ranks_of(comms: Sequence[MPI.Comm]) -> str:
     return f"{' x '.join(str(comm.size) for comm in comms)} ranks"
 
 
-class Pencil:
+class Pencil(Described):
     """The distribution of a global array, whole along one axis at least.
 
     Parameters
@@ -218,10 +219,10 @@ class Pencil:
         self.subshape = tuple(map(length_of, parts))
         self.substart = tuple(part.start for part in parts)
 
-    def __repr__(self) -> str:
+    def _title(self) -> str:
         return (
-            f"<Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
-            f"here {self.subshape} from {self.substart}>"
+            f"Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
+            f"here {self.subshape} from {self.substart}"
         )
 
     @property
@@ -262,7 +263,7 @@ class Pencil:
         )
 
 
-class Transfer:
+class Transfer(Described):
     """An exchange between two pencils over one communicator.
 
     Parameters
@@ -302,6 +303,12 @@ class Transfer:
         message = blocks.message(slice(0, 1))
         crossing = Crossing([[box] for box in message.sent], [[box] for box in message.received], comm.rank)
         self._there, self._back = crossing, crossing.reversed()
+
+    def _title(self) -> str:
+        return (
+            f"Transfer of {self.shape} {self.dtype} over {self.comm.size} rank(s); here from {self.subshapeA} to "
+            f"{self.subshapeB}"
+        )
 
     def forward(self, arrayA: np.ndarray, arrayB: np.ndarray) -> None:
         """Exchange from `arrayA` to `arrayB` (collective)."""

@@ -42,6 +42,9 @@ class PipelinedTransform(Transform):
         self._scale, self._normalize = scale, normalize
         self._calls = volume.runtime.coordinator.calls
 
+    def _has_ended(self) -> bool:
+        return self._volume._has_ended()
+
     @property
     def input_array(self) -> np.ndarray:
         return self._arrays.used(self._sides[0])

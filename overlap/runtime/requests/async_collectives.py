@@ -21,11 +21,12 @@ from mpi4py import MPI
 from ...collectives import Collectives, Op
 from ...collectives.collectives import OPERATIONS, operation_number
 from ...collectives.combine import code_of, operations_of
+from ...described import Described
 from .agreement import weight
 from .operations import Collective
 
 
-class AsyncCollectives:
+class AsyncCollectives(Described):
     """The collectives of a communicator whose calls are awaited: see `Runtime.collectives`.
 
     The names and arguments are those of `overlap.collectives.Collectives`; arrays are numpy's, contiguous in C order.
@@ -57,6 +58,12 @@ class AsyncCollectives:
         """Return the object that runs the collectives."""
         assert self._fast is not None
         return self._fast
+
+    def _title(self) -> str:
+        return f"AsyncCollectives over {self.size} rank(s), here rank {self.rank}"
+
+    def _has_ended(self) -> bool:
+        return self.made_by.freed
 
     def renew(self) -> None:
         """Make a new window (collective)."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ...described import Described
 from ...errors import InputError, formatted
 from ...freed import Calls, marked_call
 from ...interrupts import holding_signals
@@ -232,7 +233,7 @@ def starts_late(number: int, depth: int) -> bool:
     return number < depth and number % 2 == 1
 
 
-class AsyncComm(Uncopied):
+class AsyncComm(Uncopied, Described):
     """An MPI communicator whose upper-case calls are awaited inside slice programs.
 
     Attributes
@@ -281,6 +282,13 @@ class AsyncComm(Uncopied):
     def runtime(self) -> Any:
         """Return the `Runtime` that owns the communicator."""
         return getattr(self._wrap, "__self__").runtime()  # noqa: B009
+
+    def _title(self) -> str:
+        return f"AsyncComm over {self.size} rank(s), here rank {self.rank}"
+
+    def _has_ended(self) -> bool:
+        runtime = self.runtime
+        return runtime is None or runtime.closed
 
     @property
     def _calls(self) -> Calls:

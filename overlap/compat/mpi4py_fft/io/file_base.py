@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ....arrays import collective_section, part_of
+from ....described import Described
 from ....errors import InputError, repr_of
 from ....interrupts import holding_signals
 
@@ -42,7 +43,7 @@ class Field(Protocol):
         """Return the place of the local part in the global array."""
 
 
-class FileBase:
+class FileBase(Described):
     """A file of snapshots of distributed arrays.
 
     Parameters
@@ -59,6 +60,9 @@ class FileBase:
     def __init__(self, filename: str | None = None, domain: Domain | None = None) -> None:
         self.f: Any = None  # an `h5py.File`
         self.filename, self.domain = filename, domain
+
+    def _title(self) -> str:
+        return f"{type(self).__name__} {self.filename!r}"
 
     @holding_signals
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
