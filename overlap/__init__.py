@@ -11,6 +11,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     masks           masked arrays, which are rejected
     uncopied        objects that can be neither copied nor pickled
     described       objects of which one line is printed
+    clocks          how far the clocks of ranks differ
     abort           ending a job that cannot go on, with all stacks
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
     holding         what all ranks of an object free together, also after all have dropped it
@@ -51,7 +52,9 @@ An indented line is a part of the folder above it: it comes below the folder's m
       bench         measurements and their reports
       scale         strong scaling: matrices of measurements, job scripts, figures
       predict       tables of the formulas and of simulations
+      advise        a program as it is: where it waits, what hiding could gain
       cli           the commands
+    advise          the command `overlap advise`, for python -m
 """
 
 from importlib import import_module

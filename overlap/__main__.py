@@ -8,6 +8,10 @@ import sys
 
 def main() -> int:
     """Run the command given by this process's arguments; return its exit status."""
+    if sys.argv[1:2] == ["advise"]:  # the program chooses how MPI starts, and every rank prints
+        from .tools.advise import commands
+
+        return commands.main(sys.argv[2:])
     from .tools import launch, signals
 
     signals.send_dropped_again()

@@ -1,4 +1,4 @@
-"""The commands: `overlap info | links | bench | tune | cache | demo | scale | trace | predict`.
+"""The commands: `overlap info | links | bench | tune | cache | demo | scale | trace | predict | advise`.
 
 Exit status: 0 for success; 1 if the work failed; 2 for invalid arguments; 130 after Ctrl-C; 141 if the reader of the
 output has gone. `overlap links` returns the status of its command.
@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
 from . import cache, dead_segments, launch, links, options, signals, timeline
+from .advise import commands as advise
 from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
@@ -286,6 +287,7 @@ def make_parser() -> argparse.ArgumentParser:
     guess.add_argument("--chunk", type=options.count, help="number of slices per message; default: the fastest")
     guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table to this file")
     guess.add_argument("--png", metavar="FILE", type=options.output, help="draw the table to this file")
+    advise.add_arguments(add("advise", None, advise.WORDS, *advise.EXAMPLES))  # `overlap.__main__` runs it
     return parser
 
 

@@ -24,6 +24,7 @@ IMPORTERS = {
     "mpi4py": {
         "__main__.py",
         "abort.py",
+        "clocks.py",
         "failures.py",
         "holding.py",
         "losses.py",

@@ -1,0 +1,202 @@
+"""What hiding could gain, from the times of a program: the formulas of `overlap.timing.model`, and the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...timing import model
+from ...timing.simulate import Machine, Options, Program, SimulatedTransfer, predict
+from .matching import Matched, RankCalls
+
+SLICES = (4, 16, 64)  # if the user names none
+DEPTH = 16
+AWAIT_S = 8e-6  # what a slice program costs per await, docs/results/small.md
+_UNIT_BPS = 1e9  # simulated messages are measured by their time, as if the link were this fast
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """How one rank spends the time of its repeated calls and of the computing before them, in seconds.
+
+    Attributes
+    ----------
+    computing_s : float
+        C: outside of MPI.
+    transferring_s : float
+        T: in MPI, after all ranks had come for which the calls wait.
+    waiting_s : float
+        In MPI, before that.
+    near_s : float
+        The part of T among ranks of one host, which their cores spend copying.
+    covered_s : float
+        Computing while requests are under way: communication that the program hides already.
+    calls : int
+        Calls that transfer something.
+    """
+
+    computing_s: float
+    transferring_s: float
+    waiting_s: float
+    near_s: float
+    covered_s: float
+    calls: int
+
+    @property
+    def wall_s(self) -> float:
+        """Return the time of everything."""
+        return self.computing_s + self.transferring_s + self.waiting_s
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times with a number of slices, of the slowest rank, in seconds.
+
+    Attributes
+    ----------
+    slices : int
+    block_s, poll_s : float
+        The formulas for a communicator that takes a core, and for one that sleeps.
+    simulated_s : float
+        The runtime's schedule, of a communicator that sleeps.
+    """
+
+    slices: int
+    block_s: float
+    poll_s: float
+    simulated_s: float
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What hiding could gain.
+
+    Attributes
+    ----------
+    times : list of RankTimes
+        One per rank.
+    startup_s : float
+        Time of the first call at each place and of the computing before it, which the times do not contain; mean.
+    now_s : float
+        Time of the slowest rank without hiding.
+    bound_s : float
+        Time with everything hidden that can be.
+    rows : list of Estimate
+    """
+
+    times: list[RankTimes]
+    startup_s: float
+    now_s: float
+    bound_s: float
+    rows: list[Estimate]
+
+    @property
+    def bound(self) -> float:
+        """Return the largest gain."""
+        return self.now_s / self.bound_s if self.bound_s else 1.0
+
+
+def counted(calls: RankCalls) -> np.ndarray:
+    """Return which calls of a rank are counted: those at places that have been called before, or all if none has."""
+    return calls.again if calls.again.any() else np.ones_like(calls.again)
+
+
+def times_of(calls: RankCalls) -> RankTimes:
+    """Sum up the counted calls of one rank."""
+    own = counted(calls)
+    inside = calls.end_s - calls.start_s
+    waiting = np.nan_to_num(calls.waiting_s)
+    transferring = inside - waiting
+    return RankTimes(
+        float(calls.computing_s[own].sum()),
+        float(transferring[own].sum()),
+        float(waiting[own].sum()),
+        float((transferring * calls.near)[own].sum()),
+        float(calls.covered_s[own].sum()),
+        int(np.count_nonzero(own & (calls.near + calls.nbytes > 0))),
+    )
+
+
+def estimate(
+    matched: Matched, slices: Sequence[int] = SLICES, workers: int = 1, machine: Machine | None = None
+) -> Estimates:
+    """Estimate the time with hidden communication.
+
+    Imbalance stays: each rank's time is what it waits for others, and the model's time of its C and T. The slowest rank
+    counts.
+
+    Parameters
+    ----------
+    matched : Matched
+    slices : sequence of int
+        Numbers of independent slices into which the work between two exchanges can be cut.
+    workers : int
+        Threads per rank.
+    machine : Machine, optional
+        The machine's costs of messages and of the runtime; by default an await costs `AWAIT_S`, and communication
+        between hosts takes no core time.
+
+    Returns
+    -------
+    Estimates
+    """
+    times = [times_of(calls) for calls in matched.ranks]
+    core_s = [each.near_s + _network_core_s(calls, machine) for each, calls in zip(times, matched.ranks)]
+    bound_s = max(
+        each.waiting_s + model.poll_s(each.computing_s, each.transferring_s, workers=workers, core_s=core)
+        for each, core in zip(times, core_s)
+    )
+    rows = []
+    for count in slices:
+        polled = [
+            each.waiting_s
+            + model.poll_s(each.computing_s, each.transferring_s, slices=count, workers=workers, core_s=core)
+            for each, core in zip(times, core_s)
+        ]
+        blocked = [
+            each.waiting_s + model.block_s(each.computing_s, each.transferring_s, workers, slices=count)
+            for each in times
+        ]
+        slowest = int(np.argmax(polled))
+        simulated = times[slowest].waiting_s + _simulated_s(
+            times[slowest], core_s[slowest], count, len(times), workers, machine
+        )
+        rows.append(Estimate(count, max(blocked), max(polled), simulated))
+    begun = [float((calls.end_s - calls.start_s + calls.computing_s)[~counted(calls)].sum()) for calls in matched.ranks]
+    return Estimates(times, float(np.mean(begun)), max(each.wall_s for each in times), bound_s, rows)
+
+
+def _network_core_s(calls: RankCalls, machine: Machine | None) -> float:
+    """Return the core time of messages between hosts, which the machine's description knows."""
+    if machine is None:
+        return 0.0
+    far = (calls.nbytes * (1 - calls.near))[counted(calls)]
+    return float(far.sum() * machine.byte_s + np.count_nonzero(far) * machine.message_s)
+
+
+def _simulated_s(
+    times: RankTimes, core_s: float, slices: int, ranks: int, workers: int, machine: Machine | None
+) -> float:
+    """Simulate the rank's calls, each cut into slices: the exchange of one, behind the computing of the others."""
+    if not times.calls or ranks == 1:
+        return times.computing_s + times.transferring_s
+    parts = times.calls * slices
+    transfer_s = times.transferring_s / parts
+    given = machine or Machine(name="", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1, operation_s=AWAIT_S)
+    link = replace(
+        given,
+        latency_s=0.0,
+        bandwidth_Bps=_UNIT_BPS,
+        burst_nbytes=0.0,
+        eager_nbytes=0.0,
+        ranks_per_node=1,
+        message_s=0.0,
+        byte_s=core_s / times.transferring_s / _UNIT_BPS if times.transferring_s else 0.0,
+        jitter=0.0,
+    )
+    compute_s = workers * times.computing_s / parts
+    program = Program.alike(slices, (compute_s, 0.0), (SimulatedTransfer(transfer_s * _UNIT_BPS, 1),))
+    options = Options(ranks=max(ranks, 2), workers=workers, depth=min(slices, DEPTH))
+    return times.calls * predict(program, link, options).wall_s
