@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from .abort import abort
+from . import abort
 from .errors import InputError, OverlapError, RankError, RankLost, formatted, portable
 from .losses import guarded
 
@@ -75,7 +75,7 @@ class RankFailure(NamedTuple):
 
 
 class BoundedWait:
-    """A rank's wait for others: it sleeps between polls, and aborts the job after the deadline.
+    """A rank's wait for others: it sleeps between polls, says after a minute for whom, and aborts after the deadline.
 
     Parameters
     ----------
@@ -87,6 +87,7 @@ class BoundedWait:
         self._deadline_s = deadline_s
         self._number: object = None  # number of the event that the rank waits for
         self._since = 0.0
+        self._printed = False
 
     def check(self, number: object, what: str, who: Callable[[], str]) -> None:
         """Abort the job if the wait for `what` exceeds the deadline; sleep a little if the wait is long.
@@ -95,13 +96,16 @@ class BoundedWait:
         """
         now = time.monotonic()
         if number != self._number:
-            self._number, self._since = number, now
+            self._number, self._since, self._printed = number, now, False
         waited_s = now - self._since
         if self._deadline_s is not None and waited_s > self._deadline_s:
-            abort(
+            abort.abort(
                 f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
                 f"{who()} does not take part"
             )
+        if waited_s > abort.NOTICE_S and not self._printed:
+            self._printed = True
+            abort.print_wait(what, waited_s, who())
         if waited_s > _SHORT_S:
             time.sleep(_SLEEP_S)
 

@@ -149,6 +149,13 @@ def marked_call(method: Callable[Concatenate[Called, P], T]) -> Callable[Concate
     return call
 
 
+class Telling(Protocol):
+    """Waits until all other ranks are notified, without this one."""
+
+    def join(self, timeout_s: float | None = None, /) -> None:
+        """Wait until it is over, or for `timeout_s` seconds at most."""
+
+
 class Resource(Uncopied, Described, ABC):
     """A context manager that all ranks enter and leave together."""
 
@@ -164,10 +171,10 @@ class Resource(Uncopied, Described, ABC):
         """End the object together with all other ranks (collective)."""
 
     @abstractmethod
-    def _fail(self, error: BaseException) -> threading.Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         """End the object on this rank, because of an exception that other ranks may not know of, and notify them.
 
-        Does not wait for them; returns the thread that waits, if there is one. Does nothing if the object has ended.
+        Does not wait for them; returns what waits, if there is something. Does nothing if the object has ended.
         """
 
     def _closed_by_fork(self) -> None:
@@ -183,7 +190,7 @@ class Resource(Uncopied, Described, ABC):
         """Return a ``with`` block in which other threads begin no call; whether the calling thread is in one itself."""
         return nullcontext(True)
 
-    def _leave(self, error: BaseException) -> threading.Thread | None:
+    def _leave(self, error: BaseException) -> Telling | None:
         """End the object as `_fail` does, when the calls of other threads have ended."""
         with self._ending_calls() as inside:
             while True:
@@ -304,9 +311,7 @@ def _show(error: BaseException) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _notified_of(
-    fail: Callable[[BaseException], threading.Thread | None], error: BaseException
-) -> threading.Thread | None:
+def _notified_of(fail: Callable[[BaseException], Telling | None], error: BaseException) -> Telling | None:
     """Have a resource fail, by `_fail` or `_leave`; where this waits for other ranks, no longer than mpi4py would."""
     if not mpi4py_aborts(error):
         return fail(error)

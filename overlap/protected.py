@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import index
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
 from .errors import DataLost, InputError, formatted, repr_of
-from .freed import Calls, CollectiveContext, marked_call
+from .freed import Calls, CollectiveContext, Telling, marked_call
 from .holding import DropWarning
 from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
@@ -429,7 +428,7 @@ class Protected(CollectiveContext):
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self._coordinator.ending_calls()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         if self.freed:
             return None
         with self._coordinator.closing(_FREEING):

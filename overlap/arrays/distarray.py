@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..interrupts import held_signals
 from ..losses import detecting_loss, guard_of
 from ..masks import refuse_masks
+from ..runtime.coordinator.door import door_of
 from . import hdf5_storage, redistribution, reductions
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as
@@ -237,7 +238,7 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks, if names or coordinates do not fit, or if writing fails.
         """
-        with self._known("writing an array") as (comm, where):
+        with self._known("writing an array", limited=False) as (comm, where):
             hdf5_storage.save(comm, np.asarray(self), where, path, name, dims, coords)
 
     def load(self, path: str | os.PathLike[str], name: str = "data") -> Self:
@@ -259,7 +260,7 @@ class DistArray(PlacedArray):
         RankError
             On all ranks, if any rank cannot read the file, or if the array has another shape.
         """
-        with self._known("reading an array") as (comm, where):
+        with self._known("reading an array", limited=False) as (comm, where):
             hdf5_storage.load(comm, self.view(np.ndarray), where, path, name)
         return self
 
@@ -288,7 +289,7 @@ class DistArray(PlacedArray):
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
         with (
-            self._known("gathering an array") as (comm, where),
+            self._known("gathering an array", limited=False) as (comm, where),
             hdf5_storage.collective_section(comm, "to_xarray") as agreed,
         ):
             scales = hdf5_storage.axes_of(where.global_shape, name, dims, coords)
@@ -304,8 +305,10 @@ class DistArray(PlacedArray):
         return xarray.DataArray(whole, coordinates, tuple(scales), name)
 
     @contextmanager
-    def _known(self, what: str) -> Iterator[tuple[Any, Distribution]]:
+    def _known(self, what: str, limited: bool = True) -> Iterator[tuple[Any, Distribution]]:
         """Yield communicator and distribution to a ``with`` block, in which the ranks do `what` together.
+
+        The deadline covers what is `limited`; files take any time.
 
         Raises
         ------
@@ -321,7 +324,13 @@ class DistArray(PlacedArray):
             )
         if is_freed(self.comm):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
-        with held_signals(), detecting_loss(self.comm, what):
+        door = door_of(self.comm)
+        with (
+            held_signals(),
+            detecting_loss(self.comm, what),
+            door.entered(what, global_shape=self.global_shape),
+            door.watching(what) if limited else nullcontext(),
+        ):
             yield self.comm, self._where
             if guard_of(self.comm) is not None:  # data that a rank, lost meanwhile, may not have sent must not be used
                 self.comm.Barrier()

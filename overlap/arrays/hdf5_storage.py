@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import InputError, RankError, formatted, text_of
+from ..errors import InputError
 from ..files import ErrorKeepingFile, replacing
+from ..runtime.coordinator.door import door_of
 from .distribution import Distribution, parts_problem
 from .exchange import refuse_objects
 from .pieces import PIECE_NBYTES, boxes, pieces_on, shifted
@@ -119,7 +120,9 @@ def save(
 
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
-    with collective_section(comm, "load"), hdf5().File(path, "r") as file:
+    with collective_section(comm, "load"):
+        h5py = hdf5()  # before the file is opened: a rank without h5py is the error, not what the others find
+    with collective_section(comm, "load"), h5py.File(path, "r") as file:
         dataset = file[name]
         if dataset.shape != where.global_shape or not np.can_cast(dataset.dtype, local.dtype, "same_kind"):
             raise InputError(
@@ -180,7 +183,8 @@ def _created(path: Any, where: Distribution, name: str, dtype: np.dtype, axes: A
 def collective_section(comm: Any, call: str, where: Distribution | None = None) -> Iterator[dict[str, Any]]:
     """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
 
-    The block runs to its end on all ranks, so messages inside of it must go on after a failure.
+    The block runs to its end on all ranks, so messages inside of it must go on after a failure. Whoever enters learns
+    of what has failed on another rank.
 
     Parameters
     ----------
@@ -198,27 +202,19 @@ def collective_section(comm: Any, call: str, where: Distribution | None = None) 
     Raises
     ------
     InputError, RankError
-        On all ranks, for the lowest rank that failed; `InputError` also if the values differ, or if the parts do not
-        make up one array.
+        On all ranks, for what has failed; `InputError` also if the values differ, or if the parts do not make up one
+        array.
     """
-    failure: Exception | None = None
-    agreed: dict[str, Any] = {"call": call} if where is None else {"call": call, "global_shape": where.global_shape}
-    try:
+    agreed: dict[str, Any] = {}
+    door = door_of(comm)
+    with door.collective_section(call, at_end=agreed, global_shape=where and where.global_shape):
+        if where is not None:
+            everyone = np.empty((comm.size, len(where.global_shape), 2), np.int64)
+            with door.watching(call) as own_comm:
+                own_comm.Allgather(
+                    np.array([(part.start, part.stop) for part in where.local_slice], np.int64), everyone
+                )
+            places = (tuple(slice(*bounds) for bounds in box) for box in everyone.tolist())
+            if problem := parts_problem(places, where.global_shape):
+                raise door.mark(InputError(problem))
         yield agreed
-    except Exception as error:
-        failure = error
-    own_report = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
-    everyone = comm.allgather((own_report, agreed, where and where.local_slice))
-    for rank, (report, *_) in enumerate(everyone):
-        if report is not None:
-            refused, message, summary, text = report
-            if not refused:
-                raise RankError(rank, summary, text) from failure
-            alike = all(peer_report and peer_report[:2] == report[:2] for peer_report, *_ in everyone)
-            raise InputError(message if alike else f"rank {rank}: {message}") from failure
-    for name in dict.fromkeys(name for _, peer_agreed, _ in everyone for name in peer_agreed):
-        values = [peer_agreed.get(name) for _, peer_agreed, _ in everyone]
-        if any(value != values[0] for value in values):
-            raise InputError(f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}")
-    if where is not None and (problem := parts_problem((box for *_, box in everyone), where.global_shape)):
-        raise InputError(problem)

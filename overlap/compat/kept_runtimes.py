@@ -7,7 +7,7 @@ import atexit
 from mpi4py import MPI
 
 from ..runtime import Runtime
-from ..runtime.kept_with import KeptWith
+from ..runtime.coordinator.kept_with import KeptWith
 
 
 class KeptRuntime:

@@ -30,7 +30,7 @@ from ..errors import InputError
 from ..freed import Calls, marked_call
 from ..interrupts import held_signals, holding_signals
 from ..runtime import Runtime
-from ..runtime.kept_with import KeptWith
+from ..runtime.coordinator.kept_with import KeptWith
 from .arguments import shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from threading import Thread
 from typing import Any, Self
 
-from ..freed import Calls, Resource, closed_error
+from ..freed import Calls, Resource, Telling, closed_error
 from ..runtime import AsyncComm, Runtime
 
 _CLOSING = "closing a plan"
@@ -71,7 +70,7 @@ class OnRuntime(Resource):
     def _end(self) -> None:
         self.close()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         if self.closed:
             return None
         with self.runtime.coordinator.closing(_CLOSING):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from threading import Thread
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..arrays.blocks import Blocks
 from ..described import Described
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
-from ..freed import CollectiveContext, marked_call
+from ..freed import CollectiveContext, Telling, marked_call
 from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..losses import guarded
@@ -533,13 +532,13 @@ class Halo(CollectiveContext):
         self.coordinator.abandon()
         self._over()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         if self.freed:
             return None
         with self._closing():
             return self._failed(error)
 
-    def _failed(self, error: BaseException) -> Thread | None:
+    def _failed(self, error: BaseException) -> Telling | None:
         if error is self._failure:  # raised by a call, so the other ranks raise it, too, and call `free`
             with suppress(OverlapError):  # the exception that ends the block must not be hidden
                 self.free()

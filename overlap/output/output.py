@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import index as as_integer
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from ..arrays.distribution import parts_problem
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.hdf5_storage import Axes, axes_of, hdf5
 from ..arrays.layout import Box
-from ..freed import Resource, closed_error
+from ..freed import Resource, Telling, closed_error
 from ..interrupts import holding_signals
 from ..runtime import Pipeline, Runtime
 from . import field_pieces, hdf5_file, problems
@@ -153,7 +152,7 @@ class Output(Resource):
     def _end(self) -> None:
         self.close()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         if self.closed:
             return None
         with self.runtime.coordinator.closing(_CLOSING):

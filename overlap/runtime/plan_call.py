@@ -178,11 +178,13 @@ class PlanCall:
 
     def _run(self, addresses: array[int]) -> None:
         try:
-            outcome = run(self._tables, addresses.buffer_info()[0])
-            if outcome == w.OVER:
-                self._coordinator.count_header()
-            elif outcome != w.BUSY_ELSEWHERE:
-                self._go_on(outcome, None)
+            while True:
+                outcome = run(self._tables, addresses.buffer_info()[0])
+                if outcome == w.OVER:
+                    self._coordinator.count_header()
+                elif outcome != w.BUSY_ELSEWHERE and not self._go_on(outcome, None):
+                    continue
+                break
         except BaseException as error:
             # A signal handler, which runs after compiled code, has raised: other ranks may wait for this one.
             if self._words[w.DOOR] == w.OVER:
@@ -194,8 +196,11 @@ class PlanCall:
                 "expected threads to call a transform one at a time, received a call while another thread is in one"
             )
 
-    def _go_on(self, outcome: int, error: BaseException | None) -> None:
-        """Go on with a call for which compiled code needs Python, up to its end."""
+    def _go_on(self, outcome: int, error: BaseException | None) -> bool:
+        """Go on with a call for which compiled code needs Python, up to its end.
+
+        Returns False if the call has not begun on any rank, because its header was void.
+        """
         words, coordinator = self._words, self._coordinator
         with held_signals() as signals:
             signals.keep(error)
@@ -222,11 +227,14 @@ class PlanCall:
             words[w.DOOR] = w.OVER
             failure, self._failure = self._failure, None
             if outcome == w.UNLIKE:
-                coordinator.check_header(self._kind.header, None, words[w.NUMBERS : w.SUMS])
-                return
+                begins = coordinator.check_header(self._kind.header, None, words[w.NUMBERS : w.SUMS])
+                if not begins and signals.error is not None:
+                    coordinator.synchronize_here(self._kind.header, None, not coordinator.nested)
+                return begins
             coordinator.count_header()
             if outcome != w.OVER:
                 self._conclude(failure)
+            return True
 
     # ---- what Python does in the middle ----------------------------------------------------------
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from numbers import Integral
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
 from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
-from ..freed import Resource, closed_error
+from ..freed import Resource, Telling, closed_error
 from ..holding import DropWarning
 from ..interrupts import held_signals
 from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
 from ..renamed import old_method
 from .coordinator.coordinator import Coordinator
+from .coordinator.door import enter
 from .coordinator.option_checks import number_problem, options_problem
 from .coordinator.watchdog import Watchdog
 from .load import Load
@@ -40,7 +40,7 @@ from .trace import Trace
 if TYPE_CHECKING:
     from .requests.async_collectives import AsyncCollectives
 
-_CLOSING = "closing a runtime"
+_MAKING, _CLOSING = "making a runtime", "closing a runtime"
 
 
 class Runtime(Resource):
@@ -182,9 +182,10 @@ class Runtime(Resource):
                 on_loss=on_loss,
             )
             guard = Guard(comm, remade)
-        with held_signals(), nullcontext() if guard is None else guard.settling("making a runtime"):
+        with held_signals(), nullcontext() if guard is None else guard.settling(_MAKING):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self._dropping = DropWarning("a Runtime, or a plan with one of its own,")
+            enter(comm, self._watchdog, _MAKING)
             self.coordinator = Coordinator(comm, self._watchdog, guard, self._dropping)
             self.coordinator.runtime = weakref.ref(self)
             self.coordinator.is_worker = is_worker
@@ -201,7 +202,7 @@ class Runtime(Resource):
             self.coordinator.holding.drop_with(self, end=partial(_stop, self.threads, self._watchdog))
             super().__init__()
             with self.collective_section(
-                "making a runtime",
+                _MAKING,
                 self.close,
                 problem=problem,
                 depth=depth,
@@ -262,7 +263,7 @@ class Runtime(Resource):
     def _end(self) -> None:
         self.close()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         coordinator = self.coordinator
         if self.closed:
             return None
@@ -561,6 +562,7 @@ class Runtime(Resource):
             One for each rank of the runtime, in their order.
         """
         with held_signals():
+            self.enter("comparing the loads of all ranks", {})
             return self.coordinator.allgather(self.load)
 
 

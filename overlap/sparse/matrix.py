@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from threading import Thread
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..collectives import Collectives
 from ..described import Described
 from ..errors import InputError, repr_of
-from ..freed import Calls, CollectiveContext, marked_call
+from ..freed import Calls, CollectiveContext, Telling, marked_call
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.traffic import of_indices
@@ -669,7 +668,7 @@ class Matrix(CollectiveContext):
         self.team.close()
         self.halo.abandon()
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         if self.freed:
             return None
         with self.halo.coordinator.closing(_FREEING):

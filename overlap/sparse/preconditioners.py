@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from ..freed import Calls, CollectiveContext, marked_call
+from ..freed import Calls, CollectiveContext, Telling, marked_call
 from ..holding import DropWarning
 from ..interrupts import holding_signals
 from . import kernels
@@ -109,7 +108,7 @@ class Preconditioner(CollectiveContext):
         self.apply(inside, z)
         return A.outward(z).astype(r.dtype, copy=False)
 
-    def _fail(self, error: BaseException) -> Thread | None:
+    def _fail(self, error: BaseException) -> Telling | None:
         self._silence()
         return self._matrix.halo.coordinator.notify(error)
 

@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 import weakref
@@ -20,6 +19,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap.collectives import Collectives
+from overlap.runtime.coordinator import departure
 from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 
@@ -289,9 +289,10 @@ def after_a_while(comm):
 
 
 def wait_for_departures():
-    """Wait for the threads that tell other ranks."""
-    while any(thread.name == "departure" for thread in threading.enumerate()):
-        time.sleep(0.01)
+    """Wait until all ranks know which of them have left what; reports on other objects wait for the next call there."""
+    for one in list(departure._departures):
+        if one._report.leaving:
+            one.join()
 
 
 def in_a_thread(comm):

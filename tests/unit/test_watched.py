@@ -60,15 +60,13 @@ USERS_OWN = {
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Scatterv"),
     ("arrays/reductions.py", "allgather"),
+    ("arrays/pieces.py", "Recv"),
+    ("arrays/pieces.py", "Send"),
     ("arrays/pieces.py", "allgather"),
     ("arrays/pieces.py", "recv"),
-    ("arrays/pieces.py", "Recv"),
     ("arrays/pieces.py", "send"),
-    ("arrays/pieces.py", "Send"),
-    ("arrays/hdf5_storage.py", "allgather"),
     ("compat/fluidfft/base.py", "gather"),  # of a DistArray, as below
     ("compat/fluidfft/base.py", "scatter"),
-    ("compat/mpi4py_fft/pencil.py", "allgather"),  # before a runtime is there: what is wrong on one rank, for all
     ("compat/mpi4py_fft/pencil.py", "Create_cart"),
     ("compat/mpi4py_fft/pencil.py", "Sub"),
 }

@@ -198,7 +198,7 @@ class DistArray(np.ndarray):
             `out`, if given. This array itself, if it is whole along `axis` already. Otherwise a new array.
         """
         pencil = self._split()
-        with collective_section(pencil.subcomm, "redistributing an array") as agreed:
+        with pencil.subcomm.collective_section("redistributing an array") as agreed:
             target, aligned = self._checked_target(axis, out)
             agreed.update(global_shape=self.global_shape, dtype=self.dtype.str, alignment=pencil.axis)
             agreed.update(axis=target, out=out is not None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from operator import index as as_integer
 from typing import Any, Self
@@ -158,12 +159,15 @@ class Comms(tuple[MPI.Intracomm, ...]):
         found.weights = (None,) * len(found) if weights is None else tuple(weights)
         return found
 
-    def allgather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks; the coordinate of the last axis varies fastest (collective)."""
-        values = [value]
-        for comm in reversed(self):
-            values = [value_of_rank for part in comm.allgather(values) for value_of_rank in part]
-        return values
+    @contextmanager
+    def collective_section(self, call: str) -> Iterator[dict[str, Any]]:
+        """Return a ``with`` block that fails on all ranks of the grid or on none, see `collective_section`."""
+        agreed: dict[str, Any] = {}
+        with ExitStack() as sections:  # what fails on a rank fails along the last axis, and from there along the others
+            along = [sections.enter_context(collective_section(comm, call)) for comm in self]
+            yield agreed
+            for each in along:
+                each.update(agreed)
 
 
 def ranks_of(comms: Sequence[MPI.Comm]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from ...runtime import Runtime
-from ...runtime.kept_with import KeptWith
+from ...runtime.coordinator.kept_with import KeptWith
 
 
 class Shared:

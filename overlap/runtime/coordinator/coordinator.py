@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +44,7 @@ from . import departure
 from .exclusive import Exclusive
 from .header import Header, disagreement
 from .rendezvous import Rendezvous
-from .reports import Report, common_error, failure_report
+from .reports import Exchange, Report, common_error, failure_report, hear, is_old, report_between_calls
 from .watchdog import Watchdog
 
 T = TypeVar("T")  # the type of any value
@@ -124,6 +126,7 @@ class Coordinator:
         self._headers = self._made = 0
         self._all_leave = False  # true if all ranks have left, according to the last header
         self._departure: departure.Departure | None = None  # set if this rank has failed between two calls
+        self._reported = ""  # the failure that was reported last
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
         if self.guard is None:
@@ -136,7 +139,8 @@ class Coordinator:
         self.holding.add(self.comm.Free, 1)
         with watchdog.watching("finding the ranks of a node"):
             self.rendezvous = Rendezvous(self.comm)
-        self._member = departure.enter(self.rendezvous, watchdog.deadline_s)
+        watchdog.absent = self.rendezvous.absent
+        self._member = departure.enter(self, watchdog.deadline_s)
         self.holding.add(self.rendezvous.end)
         self.holding.add(partial(departure.leave, self._member))
         self._numbers = array("q", (0, 0, 0))
@@ -198,17 +202,19 @@ class Coordinator:
         if error is None and not leaving:  # an error or the last header is sent even so; what a handler raised follows
             error = held_signals().error
         call, numbers = header.call, self._numbers
-        numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
         watched = self.watchdog.entries if entry else self.watchdog.outstanding
-        try:
-            watched[call] = perf_counter()
+        while True:
+            numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
             try:
-                self.rendezvous.minimum(numbers)
-            finally:
-                del watched[call]
-        except MPI.Exception as broken:
-            raise self.failed(broken, call) from broken
-        self.check_header(header, error, numbers, leaving)
+                watched[call] = perf_counter()
+                try:
+                    self.rendezvous.minimum(numbers)
+                finally:
+                    del watched[call]
+            except MPI.Exception as broken:
+                raise self.failed(broken, call) from broken
+            if self.check_header(header, error, numbers, leaving):
+                return
 
     def count_header(self) -> None:
         """Count a header that all ranks have reached: earlier marks of `mark` become void."""
@@ -216,23 +222,30 @@ class Coordinator:
 
     def check_header(
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
-    ) -> None:
-        """Raise the error of any rank after a header, given the `numbers` that it has reduced."""
+    ) -> bool:
+        """Raise the error of any rank after a header, given the `numbers` that it has reduced.
+
+        Returns False if the header is void, because some rank has only reported there what every rank has raised
+        already: all other ranks send theirs again.
+        """
         self._headers += 1
         ok, agreed = numbers[0], numbers[1] == -numbers[2]
         if ok and agreed:
-            return
+            return True
         signals = held_signals()
         try:
             report = Report(leaving, header=header.values) if ok else failure_report(error, leaving)
             with self.watchdog.watching(f"the report of what failed in {header.call}"):
-                reports = self.comm.allgather(report)
+                reports = Exchange(self.comm, report).wait()
         except MPI.Exception as broken:
             self.mark(broken)
             raise
+        if is_old(reports):
+            return False
+        hear(reports)
         common = self._judged(reports, leaving)
         if common is None:
-            return
+            return True
         if error is None:
             raise common
         if error is signals.error or not isinstance(error, Exception):
@@ -291,16 +304,26 @@ class Coordinator:
 
     @contextmanager
     def collective_section(
-        self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
+        self,
+        what: str,
+        undo: Callable[[], object] | None = None,
+        problem: str | None = None,
+        at_end: dict[str, Any] | None = None,
+        **agreed: Any,
     ) -> Iterator[None]:
-        """Let a block end well on all ranks or fail on all of them: see `Runtime.collective_section`."""
+        """Let a block end well on all ranks or fail on all of them: see `Runtime.collective_section`.
+
+        The block may fill `at_end` with values that must be equal on all ranks. Then an inner block has no header at
+        its beginning, because that of the outer block has shown that all ranks have come.
+        """
         with held_signals(), self.exclusive.used(what):
             entry, self.nested = not self.nested, self.nested + 1
             try:
-                self.synchronize(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
+                if entry or at_end is None:
+                    self.synchronize(what, agreed, entry=entry, error=None if problem is None else InputError(problem))
                 yield
-                if entry:  # the end of an outer block has a header of its own
-                    self.synchronize(f"the end of {what}")
+                if entry or at_end is not None:  # the end of an outer block has a header of its own
+                    self.synchronize(f"the end of {what}", at_end)
             except BaseException as error:
                 try:
                     # An inner block may have ended the coordinator, with the same error on all ranks.
@@ -312,6 +335,12 @@ class Coordinator:
                         undo()
             finally:
                 self.nested -= 1
+
+    @contextmanager
+    def watching(self, what: str) -> Iterator[MPI.Intracomm]:
+        """Return a ``with`` block that gives the communicator and watches any MPI calls made on it."""
+        with self.exclusive.used(what), self.watchdog.watching(what):
+            yield self.comm
 
     def next_number(self) -> int:
         """Return a number for what all ranks make, equal on all of them: the first call in a `collective_section`."""
@@ -416,14 +445,12 @@ class Coordinator:
         `kind` is its class. `comm` can be a function that makes a communicator, which the library then frees. On ranks
         for which that function returns none, the result is None.
         """
-        with (
-            self.exclusive.used("making a communicator"),
-            self.watchdog.watching("making a communicator on all its ranks"),
-        ):
+        owned = callable(comm)
+        with self.exclusive.used("making a communicator"):
             self.check_idle()
-            owned = callable(comm)
             if not owned:
                 self.synchronize_members(comm)
+        with self.watching("making a communicator on all its ranks"):
             # Every rank counts, even one that gets none: so the number names the same communicator on all ranks.
             number = self._wrapped
             self._wrapped += 1
@@ -443,7 +470,7 @@ class Coordinator:
         A header shows that a rank has failed. In MPI's own call the others would wait for that rank.
         """
         if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and self.size > 1 and comm.size == self.size:
-            self.synchronize_for(Header("making a communicator"))
+            self.synchronize_for(Header("making a communicator"), entry=not self.nested)
 
     def drop(self) -> None:
         """Keep the communicators, which this rank does not use any more, until all ranks can free them."""
@@ -502,9 +529,14 @@ class Coordinator:
 
         Returns the thread that waits for them, or None if they know already or cannot be notified.
         """
-        if self.size == 1 or self.closed or self.running or self.left is not None or self.is_known(error):
+        if self._is_silent or self.is_known(error):
             return None
         return self._sent(error, False)
+
+    @property
+    def _is_silent(self) -> bool:
+        """Return whether no failure can be reported here between two calls."""
+        return self.size == 1 or self.closed or self.running or self.left is not None
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
         """Notify the other ranks that an exception has ended this rank's part, then call `ended`.
@@ -516,14 +548,16 @@ class Coordinator:
     def _sent(
         self, error: BaseException, last: bool, ended: Callable[[], object] | None = None
     ) -> departure.Departure | None:
-        """Have a thread send a header that reports a failure; no other thread communicates until it has completed."""
+        """Send a header that reports a failure, here and by all other coordinators that this thread uses.
+
+        No thread communicates by these until all ranks have reached the header.
+        """
 
         def after_header(reports: list[Report]) -> None:
             self._headers += 1
             self.mark(error)
             if not last:
-                if sent.others_leave and (common := common_error(reports)) is not None:
-                    self.lose(common)
+                self._after_report(sent, reports)
                 return
             if reports and all(report.leaving for report in reports) and self.frees_after_failure:
                 self.free()
@@ -532,21 +566,55 @@ class Coordinator:
             if ended is not None:
                 ended()
 
-        with held_signals(), self.exclusive.used("notifying the other ranks"):
-            sent = self._departure = departure.Departure(
-                self.rendezvous, failure_report(error, last), self.watchdog.deadline_s, after_header, self._departure
-            )
-            if last:
-                self.closed = True
-                departure.leave(self._member)
-        sent.send()
+        with held_signals():
+            report = report_between_calls(error, last)
+            with self.exclusive.used("notifying the other ranks"):
+                sent = self._departing(report, after_header)
+                if last:
+                    self.closed = True
+                    departure.leave(self._member)
+            every = [sent]
+            for other in departure.members():
+                if not (other._is_silent or other.nested or other.is_known(error)):
+                    every += other._reporting(replace(report, leaving=False))
+        departure.send(every)
         return sent if sent.is_alive() else None
+
+    def _departing(self, report: Report, after_header: Callable[[list[Report]], object]) -> departure.Departure:
+        """Make the departure that sends a report."""
+        self._reported = report.identity
+        sent = self._departure = departure.Departure(
+            self.rendezvous, report, self.watchdog.deadline_s, after_header, self._departure
+        )
+        return sent
+
+    def _reporting(self, report: Report) -> list[departure.Departure]:
+        """Make the departure that reports what has failed elsewhere, unless this was done or other threads call."""
+        if report.identity == self._reported or self.exclusive.last not in (None, threading.get_ident()):
+            return []
+        this = weakref.ref(self)  # an object that is dropped meanwhile must not be kept alive
+
+        def after_header(reports: list[Report]) -> None:
+            coordinator = this()
+            if coordinator is not None:
+                coordinator._headers += 1
+                coordinator._after_report(sent, reports)
+
+        with suppress(BusyError), self.exclusive.used("notifying the other ranks"):
+            sent = self._departing(report, after_header)
+            return [sent]
+        return []
+
+    def _after_report(self, sent: departure.Departure, reports: list[Report]) -> None:
+        """Note that all ranks have received the report of a failure."""
+        if sent.others_leave and (common := common_error(reports)) is not None:
+            self.lose(common)
 
     def _finish_notifying(self) -> None:
         """Wait until all ranks have been notified of a failure here, so that headers match again."""
         sent, self._departure = self._departure, None
         if sent is not None:
-            sent.wait()
+            sent.join()
 
     def free(self) -> None:
         """Free all communicators (collective)."""

@@ -1,13 +1,15 @@
-"""A rank's last header, by which the other ranks learn that it leaves.
+"""Headers that a rank sends without a wait for the other ranks: its last one, and those that report a failure.
 
 On each of its ranks a `Coordinator` ends with one more header. `close` sends it, or an exception that leaves a ``with``
 block or ends the process on that rank alone, or, if nothing was closed, the end of the process. Whatever another rank
 does then (a call, `close`, or leaving as well), its header matches this one, so no rank waits for a rank that has gone.
+The same exception is reported on all other communicators of the rank, because nobody knows which of them the other
+ranks use next.
 
 A rank that closes waits for the others, as in any call. A rank that leaves by an exception must not wait, because the
-others may make their next call late, or never. So a thread sends its header and waits, beyond the ``with`` block and
-until the process ends if need be. Below ``MPI_THREAD_MULTIPLE`` no other thread may do that; the rank itself waits, up
-to its deadline.
+others may make their next call late, or never. So it sends its headers all at once. A thread waits for the others,
+beyond the ``with`` block and until the process ends if need be. Below ``MPI_THREAD_MULTIPLE`` no other thread may do
+that; the rank itself waits until the others know of the failure by one of the headers, up to its deadline.
 """
 
 from __future__ import annotations
@@ -16,26 +18,32 @@ import atexit
 import os
 import sys
 import threading
-from array import array
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from time import monotonic
+from typing import Any
 
 from mpi4py import MPI
 
 from ...abort import abort, limited_to
 from ...errors import formatted
 from ...freed import MPI4PY_S, ended_by, mpi4py_aborts
+from .hot_wait import pause, wait_for
 from .rendezvous import Rendezvous
-from .reports import UNCLOSED, Report
+from .reports import UNCLOSED, Exchange, Report, hear, is_old
 
-# The rendezvous and the deadline of each communicator on which a last header is still to be sent.
-_members: dict[int, tuple[Rendezvous, float | None]] = {}
-_departures: set[Departure] = set()  # whose headers some ranks have not reached yet
+PATIENCE = 20  # times as long as usual the thread sleeps between two looks: it may wait until the process ends
+
+# Coordinators that owe their ranks a last header: a rendezvous, the deadline, and the coordinator while it is in use.
+_members: dict[int, tuple[Rendezvous, float | None, weakref.ref[Any]]] = {}
+_departures: list[Departure] = []  # whose headers some ranks have not reached yet
+_lock = threading.Lock()
+_thread: threading.Thread | None = None  # waits for the other ranks
 
 
-class Departure(threading.Thread):
-    """Sends a rank's last header, or one that reports a failure between two calls, and waits for the other ranks.
+class Departure:
+    """A rank's last header, or one that reports a failure between two calls; the rank does not wait for the others.
 
     Parameters
     ----------
@@ -44,16 +52,18 @@ class Departure(threading.Thread):
     report : Report
         What the other ranks receive.
     deadline_s : float or None
-        Seconds that a process that has failed waits for the other ranks before it ends the job.
+        Seconds that a process that has failed waits for the other ranks before it ends the job; 0 has no say in that.
     after_header : callable, optional
         ``after_header(reports)`` is called with the reports of all ranks when they have reached the header, or with
         none if no header was sent, because other ranks have left or are lost.
     after : Departure, optional
-        An earlier departure on the same communicator, for which this one waits.
-    """
+        An earlier departure on the same communicator, which is completed first.
 
-    others_leave = False
-    """Whether other ranks have reached the header as their last one: no header follows."""
+    Attributes
+    ----------
+    others_leave : bool
+        Other ranks have reached the header as their last one: no header follows.
+    """
 
     def __init__(
         self,
@@ -63,63 +73,140 @@ class Departure(threading.Thread):
         after_header: Callable[[list[Report]], object] | None = None,
         after: Departure | None = None,
     ) -> None:
-        super().__init__(daemon=True, name="departure")
         self._rendezvous, self._report, self._after_header, self._after = rendezvous, report, after_header, after
         self.deadline_s = deadline_s
+        self.others_leave = False
+        self._is_complete: Callable[[], bool] | None = None  # of the header, once it is sent
+        self._exchange: Exchange | None = None  # of the reports, once all ranks have reached the header
+        self._over = threading.Event()
 
     def is_on(self, rendezvous: Rendezvous) -> bool:
         """Return whether this is a departure from the ranks of a rendezvous."""
         return self._rendezvous is rendezvous
 
-    def send(self) -> None:
-        """Have a thread send the header; if MPI allows no other thread, send it now."""
-        _departures.add(self)
-        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            with suppress(RuntimeError):  # at its end the interpreter starts no threads
-                self.start()
-                return
-        what = "the last header of all ranks"
-        if self._report.failure is not None:
-            what = f"notifying the other ranks of {self._report.failure[0]}"
-        with nullcontext() if self.deadline_s is None else limited_to(self.deadline_s, what):
-            self.run()
+    def is_alive(self) -> bool:
+        """Return whether some ranks have not reached the header yet."""
+        return not self._over.is_set()
 
-    def wait(self) -> None:
-        """Wait until all ranks have reached the header."""
-        if self.ident is not None:  # a thread was started
-            self.join()
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until all ranks have reached the header, or for `timeout_s` seconds at most."""
+        end = None if timeout_s is None else monotonic() + timeout_s
 
-    def run(self) -> None:
+        def is_over() -> bool:
+            if _thread is None:
+                _advance_all()  # another rank may wait for this one at any of the headers
+            return self._over.is_set() or (end is not None and monotonic() > end)
+
+        wait_for(is_over)
+
+    def advance(self) -> None:
+        """Do what can be done without a wait: send the header, or exchange the reports when all have reached it."""
+        reports: list[Report] = []
         try:
             if self._after is not None:
-                self._after.wait()
-                self.others_leave = self._after.others_leave
-            reports: list[Report] = []
+                if self._after.is_alive():
+                    return
+                self.others_leave, self._after = self._after.others_leave, None
             if not self.others_leave:
                 with suppress(MPI.Exception):  # a rank is lost: the others learn of that from MPI
-                    # A header of a failed rank: whatever the others send, all exchange their reports.
-                    self._rendezvous.minimum(array("q", (0, 0, 0)))
-                    reports = self._rendezvous.comm.allgather(self._report)
+                    if self._is_complete is None:
+                        self._is_complete = self._rendezvous.report()
+                    if not self._is_complete():
+                        return
+                    if self._exchange is None:
+                        self._exchange = Exchange(self._rendezvous.comm, self._report.renewed())
+                    if not self._exchange.is_complete():
+                        return
+                    reports = self._exchange.wait()
+                if is_old(reports) and self._report.leaving:
+                    self._is_complete = self._exchange = None  # the last header is still to be sent
+                    return
+                hear(reports)
                 rank = self._rendezvous.comm.rank
-                self.others_leave = any(report.leaving for other, report in enumerate(reports) if other != rank)
+                self.others_leave = not is_old(reports) and any(
+                    report.leaving for other, report in enumerate(reports) if other != rank
+                )
+        except BaseException:
+            self._end([])
+            raise
+        self._end(reports)
+
+    def _end(self, reports: list[Report]) -> None:
+        try:
             if self._after_header is not None:
                 self._after_header(reports)
         finally:
             self._after_header = None
-            _departures.discard(self)
+            with _lock:
+                _departures.remove(self)
+            self._over.set()
 
 
-def enter(rendezvous: Rendezvous, deadline_s: float | None) -> int:
-    """Note that a communicator owes its ranks a last header; return the key for `leave`."""
+def send(departures: list[Departure]) -> None:
+    """Send the headers of departures and have a thread wait for the other ranks.
+
+    If MPI allows no other thread, wait here until all ranks have reached one of the headers.
+    """
+    global _thread
+    with _lock:
+        _departures.extend(departures)
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        with _lock, suppress(RuntimeError):  # at its end the interpreter starts no threads
+            if _thread is None:
+                thread = threading.Thread(target=_wait, daemon=True, name="departure")
+                thread.start()
+                _thread = thread
+            return
+    first = departures[0]
+    what = "the last header of all ranks"
+    if first._report.failure is not None:
+        what = f"notifying the other ranks of {first._report.failure[0]}"
+    with limited_to(first.deadline_s, what) if first.deadline_s else nullcontext():
+        wait_for(lambda: not _advance_all().issuperset(departures))
+
+
+def _advance_all() -> set[Departure]:
+    """Do for all departures what can be done without a wait; return those that are not over."""
+    for departure in list(_departures):
+        departure.advance()
+    return set(_departures)
+
+
+def _wait() -> None:
+    """Wait, in a thread, for the ranks that have not reached the headers of this rank yet."""
+    global _thread
+
+    def is_over() -> bool:
+        global _thread
+        _advance_all()
+        with _lock:
+            if not _departures:
+                _thread = None
+            return not _departures
+
+    try:
+        wait_for(is_over, lambda seconds: pause(PATIENCE * seconds))
+    finally:
+        _thread = None
+
+
+def enter(coordinator: Any, deadline_s: float | None) -> int:
+    """Note that a `Coordinator` owes its ranks a last header; return the key for `leave`."""
+    rendezvous = coordinator.rendezvous
     key = rendezvous.comm.handle
     if rendezvous.comm.size > 1:
-        _members[key] = rendezvous, deadline_s
+        _members[key] = rendezvous, deadline_s, weakref.ref(coordinator)
     return key
 
 
 def leave(key: int) -> None:
     """Note that the last header was sent, or that all ranks have freed the communicator."""
     _members.pop(key, None)
+
+
+def members() -> list[Any]:
+    """Return the coordinators of several ranks that are in use, in the order in which they were made."""
+    return [coordinator for *_, reference in list(_members.values()) if (coordinator := reference()) is not None]
 
 
 def _at_exit() -> None:
@@ -132,21 +219,21 @@ def _at_exit() -> None:
     if MPI.Is_finalized():
         return
     error = ended_by()
-    while _members:  # in the order in which all ranks have made them, because there may be no thread for each
-        rendezvous, deadline_s = _members.pop(next(iter(_members)))
-        before = next((one for one in _departures if one.is_on(rendezvous)), None)
-        Departure(rendezvous, _unclosed(), deadline_s if error is not None else None, after=before).send()
+    report = _unclosed()
+    with _lock:
+        for rendezvous, deadline_s, _ in _members.values():
+            before = next((one for one in reversed(_departures) if one.is_on(rendezvous)), None)
+            _departures.append(Departure(rendezvous, report, deadline_s if error is not None else None, after=before))
+    _members.clear()
     waiting = list(_departures)
     aborts = mpi4py_aborts(error)
     limit_s = None
     if aborts:
         limit_s = MPI4PY_S
     elif error is not None and all(one.deadline_s is not None for one in waiting):
-        limit_s = max((one.deadline_s or 0.0 for one in waiting), default=0.0)
+        limit_s = max((one.deadline_s or 0.0 for one in waiting), default=0.0) or None  # None: the doors alone wait
     began = monotonic()
     for departure in waiting:
-        if departure.ident is None:
-            continue
         departure.join(None if limit_s is None else max(0.0, began + limit_s - monotonic()))
         if departure.is_alive():
             if not aborts:

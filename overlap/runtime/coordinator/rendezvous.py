@@ -14,7 +14,8 @@ Between nodes a round is a small MPI reduction.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from mpi4py import MPI
 
@@ -47,6 +48,8 @@ class Rendezvous:
         The words NUMBER, BOARD, RANK and SIZE, for compiled code; without a board, BOARD is 0.
     hot_s : float
         Seconds for which these ranks poll without sleep while they wait for each other.
+    attend : callable or None
+        Called with the time, now and then while this rank waits.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -54,6 +57,7 @@ class Rendezvous:
         self.state = array("q", (0, 0, comm.rank, comm.size))
         self._board: memoryview | None = None
         self.hot_s = HOT_S
+        self.attend: Callable[[float], None] | None = None
         if comm.size > 1 and on_one_node(comm):
             # Ranks that share a core run in turns, so a short wait takes as many times longer. If all ranks slept
             # meanwhile, an operation of several steps would take a sleep for each.
@@ -91,7 +95,11 @@ class Rendezvous:
         MPI.Exception
         """
         if self._board is None:
-            self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+            request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)  # matches that of `report`
+            if (attend := self.attend) is None:
+                request.Wait()
+            else:
+                wait_for(lambda: (attend(perf_counter()), request.Test())[1], hot_s=self.hot_s)
             return
         own = header_word(numbers)
         words = self._exchanged(own)
@@ -100,6 +108,33 @@ class Rendezvous:
         signatures = [word >> FLAG_BITS for word in words]
         numbers[0] = min(word & FLAGS for word in words)
         numbers[1], numbers[2] = min(signatures), -max(signatures)
+
+    def report(self) -> Callable[[], bool]:
+        """Send the header of a rank that has failed, without a wait for the other ranks.
+
+        Returns
+        -------
+        callable
+            Tells whether all ranks have reached this header; then it has reduced theirs to a failure, whatever they
+            are. Raises as `minimum` does.
+        """
+        if self._board is None:
+            return self.comm.Iallreduce(MPI.IN_PLACE, array("q", (0, 0, 0)), MPI.MIN).Test
+        self._write(0)
+
+        def is_complete() -> bool:
+            self.comm.Iprobe()
+            return not self.absent()
+
+        return is_complete
+
+    def absent(self) -> list[int]:
+        """Return the ranks that have not reached the round that this rank is in; without a board none is known."""
+        board, state = self._board, self.state
+        if board is None:
+            return []
+        tag, column, width = state[NUMBER] & TAG, state[NUMBER] & 1, LINE // 8
+        return [rank for rank in range(state[SIZE]) if board[width * rank + column] & TAG != tag]
 
     def sum(self, sums: array[int]) -> None:
         """Add up the numbers of all ranks at the end of a call, in place; needs a board.
@@ -122,12 +157,10 @@ class Rendezvous:
 
     def _exchanged(self, word: int) -> list[int]:
         """Exchange words with all ranks; return the words of all, each with its flags and its value."""
-        board, state = self._board, self.state
-        assert board is not None
         # Callers hold signals, so that no exception ends this rank between writing and reading.
-        number = state[NUMBER] = state[NUMBER] + 1
+        board, number = self._write(word)
+        state = self.state
         tag, column, width = number & TAG, number & 1, LINE // 8
-        board[width * state[RANK] + column] = word << TAG_BITS | tag
         words = []
         for index in range(column, width * state[SIZE], width):
             if (received := board[index]) & TAG != tag:
@@ -135,11 +168,21 @@ class Rendezvous:
             words.append(received >> TAG_BITS)
         return words
 
+    def _write(self, word: int) -> tuple[memoryview, int]:
+        """Write this rank's word of the next round; return the board and the number of the round."""
+        board, state = self._board, self.state
+        assert board is not None
+        number = state[NUMBER] = state[NUMBER] + 1
+        board[LINE // 8 * state[RANK] + (number & 1)] = word << TAG_BITS | number & TAG
+        return board, number
+
     def _awaited(self, board: memoryview, index: int, tag: int) -> int:
         """Wait until a word carries the number of this round."""
 
         def is_there() -> bool:
             self.comm.Iprobe()
+            if self.attend is not None:
+                self.attend(perf_counter())
             return board[index] & TAG == tag
 
         wait_for(is_there, hot_s=self.hot_s)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import pickle
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from mpi4py import MPI
 
 from ...errors import InputError, OverlapError, RankError, formatted
 
 UNCLOSED = "its process has ended without close()"
+
+# Failures that this rank has raised, by their identities: a failure is reported on every communicator of the rank that
+# fails, but the other ranks raise it once.
+_heard: set[str] = set()
+_numbers = itertools.count()
+CAUSES = 20  # exceptions of a chain among which the failure is looked for
 
 
 @dataclass(frozen=True)
@@ -23,12 +35,58 @@ class Report:
         The failure on the rank: one line, and the traceback.
     is_input : bool
         The failure is an `InputError`, for which the line is enough.
+    identity : str
+        Names a failure between two calls, on all ranks and communicators.
+    heard : frozenset of str
+        The identities of all failures that the rank has raised, or has reported itself.
     """
 
     leaving: bool
     header: dict[str, str] | None = None
     failure: tuple[str, str] | None = None
     is_input: bool = False
+    identity: str = ""
+    heard: frozenset[str] = field(default_factory=lambda: frozenset(_heard))
+
+    def renewed(self) -> Report:
+        """Return the report with all failures that the rank has raised meanwhile."""
+        return replace(self, heard=frozenset(_heard))
+
+
+class Exchange:
+    """Exchanges the reports of all ranks, without a wait unless `wait` is called. Collective.
+
+    Two exchanges may be under way at once, on two communicators, and the ranks may begin them in any order.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    report : Report
+        This rank's.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, report: Report) -> None:
+        self._comm, self._sent = comm, pickle.dumps(report)
+        self._lengths = np.zeros(comm.size, np.int64)
+        self._received: bytearray | None = None
+        self._request = comm.Iallgather(np.array([len(self._sent)], np.int64), self._lengths)
+
+    def is_complete(self) -> bool:
+        """Go on without a wait; return whether the reports of all ranks are there."""
+        return self._request.Test() and (self._received is not None or self._send().Test())
+
+    def wait(self) -> list[Report]:
+        """Wait for the reports, and return those of all ranks."""
+        self._request.Wait()
+        if self._received is None:
+            self._send().Wait()
+        content, ends = memoryview(self._received or b""), np.cumsum(self._lengths)
+        return [pickle.loads(content[end - length : end]) for length, end in zip(self._lengths, ends)]
+
+    def _send(self) -> MPI.Request:
+        self._received = bytearray(int(self._lengths.sum()))
+        self._request = self._comm.Iallgatherv(self._sent, [self._received, self._lengths, MPI.BYTE])
+        return self._request
 
 
 def failure_report(error: BaseException | None, leaving: bool) -> Report:
@@ -41,6 +99,43 @@ def failure_report(error: BaseException | None, leaving: bool) -> Report:
     return Report(leaving, failure=(summary, traceback_text))
 
 
+def report_between_calls(error: BaseException, leaving: bool) -> Report:
+    """Make this rank's report of a failure between two calls, which all its communicators send."""
+    identity = _identity(error)
+    _heard.add(identity)
+    return replace(failure_report(error, leaving), identity=identity)
+
+
+def _identity(error: BaseException) -> str:
+    """Return the identity of the failure that an exception reports, or that has caused the exception."""
+    cause: BaseException | None = error
+    for _ in range(CAUSES):
+        if cause is None:
+            break
+        with suppress(Exception):  # an exception of the user's, of which anything may raise
+            if isinstance(known := vars(cause).get("_overlap_failure"), str):
+                return known
+        cause = cause.__cause__ or cause.__context__
+    identity = f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
+    with suppress(Exception):  # without an identity it is reported as another failure the next time
+        error._overlap_failure = identity  # type: ignore[attr-defined]  # the exception carries it
+    return identity
+
+
+def is_old(reports: list[Report]) -> bool:
+    """Return whether all failures are such that every rank knows them already, so that the header is void."""
+    failed = [report for report in reports if report.failure is not None]
+    return bool(failed) and all(
+        not report.leaving and report.identity and all(report.identity in other.heard for other in reports)
+        for report in failed
+    )
+
+
+def hear(reports: list[Report]) -> None:
+    """Note that this rank has learnt of what has failed."""
+    _heard.update(report.identity for report in reports if report.identity)
+
+
 def common_error(reports: list[Report]) -> OverlapError | None:
     """Make the one exception of all ranks; None if no rank has failed and all of them leave."""
     ranks: dict[str, list[int]] = {}  # text of a failure -> ranks
@@ -48,7 +143,10 @@ def common_error(reports: list[Report]) -> OverlapError | None:
         if report.failure is None:
             continue
         if not report.is_input:
-            return RankError(rank, *report.failure)
+            error = RankError(rank, *report.failure)
+            if report.identity:
+                error._overlap_failure = report.identity  # type: ignore[attr-defined]  # for `_identity`
+            return error
         ranks.setdefault(report.failure[0], []).append(rank)
     if ranks:
         return InputError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -14,8 +13,11 @@ from ...holding import DropWarning
 from ...interrupts import holding_signals
 from . import departure
 from .coordinator import Coordinator
+from .door import enter
 from .option_checks import number_problem
 from .watchdog import Watchdog
+
+_MAKING = "making an object on all ranks"
 
 
 class StandaloneCoordinator(Coordinator):
@@ -45,8 +47,8 @@ class StandaloneCoordinator(Coordinator):
             raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
         problem = number_problem("deadline_s", deadline_s, positive=True, none=True)
         self.deadline_s = 60.0 if problem else deadline_s
-        watchdog = Watchdog(self.deadline_s)
-        watchdog.entries = watchdog.outstanding
+        watchdog = Watchdog(self.deadline_s, covers_entries=True)
+        enter(comm, watchdog, _MAKING)
         try:
             super().__init__(comm, watchdog, warning=warning)
         except BaseException:
@@ -73,12 +75,6 @@ class StandaloneCoordinator(Coordinator):
             ended()
 
         return super().leave(error, over)
-
-    @contextmanager
-    def watching(self, what: str) -> Iterator[MPI.Intracomm]:
-        """Return a ``with`` block that gives the communicator and watches any MPI calls made on it."""
-        with self.exclusive.used(what), self.watchdog.watching(what):
-            yield self.comm
 
     @holding_signals
     def alltoall(self, values: list[Any]) -> list[Any]:

@@ -3,16 +3,20 @@
 A collective that another rank never enters cannot be cancelled, so the call cannot return. The watchdog prints which
 call has waited and the stack of every thread, and aborts the job. It arms `faulthandler` first, so that the process
 ends even if ``MPI_Abort`` itself blocks.
+
+A wait for ranks that have not entered a call may have no deadline. After a minute the watchdog prints, once, in which
+call this rank waits for whom.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from ...abort import abort
+from ... import abort
 from ...errors import formatted
 from ...losses import DetectingLoss, Guard
 
@@ -28,19 +32,29 @@ class Watchdog:
         Seconds that anything outstanding may take; None sets no limit.
     entry_deadline_s : float or None
         Seconds to wait for other ranks at the beginning of a call; None sets no limit.
+    covers_entries : bool
+        `deadline_s` covers the beginning of a call, too.
 
     Attributes
     ----------
     outstanding, entries : dict
     guard : Guard or None
         The guard of the communicators that are used while they are watched.
+    absent : callable or None
+        Lists the ranks that have not entered the call in which this rank waits, as far as they are known.
     """
 
-    def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
+    def __init__(
+        self, deadline_s: float | None, entry_deadline_s: float | None = None, *, covers_entries: bool = False
+    ) -> None:
         self.guard: Guard | None = None
         self._calls: list[weakref.ref[Any]] = []
-        self.outstanding: dict[object, float] = _Outstanding(self._calls, False)
-        self.entries: dict[object, float] = _Outstanding(self._calls, True)
+        self._too: list[weakref.ref[Watchdog]] = []
+        self.absent: Callable[[], Sequence[int]] | None = None
+        self.outstanding: dict[object, float] = _Outstanding(self._calls, self._too, None if covers_entries else False)
+        self.entries: dict[object, float] = self.outstanding
+        if not covers_entries:
+            self.entries = _Outstanding(self._calls, self._too, True)
         self._entry_deadline_s = entry_deadline_s
         self.start(deadline_s)
 
@@ -54,9 +68,11 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         watched = [(name, limit_s, under_way) for name, limit_s, under_way in deadlines if limit_s is not None]
-        if watched:
-            self._thread = threading.Thread(target=_watch, args=(watched, self._closed), daemon=True, name="watchdog")
-            self._thread.start()
+        notice = Notice(self)
+        self._thread = threading.Thread(
+            target=_watch, args=(watched, self._closed, notice), daemon=True, name="watchdog"
+        )
+        self._thread.start()
 
     def stop(self) -> None:
         """Have the thread end, without waiting for it."""
@@ -72,27 +88,71 @@ class Watchdog:
         self._calls[:] = [reference for reference in self._calls if reference() is not None]
         self._calls.append(weakref.ref(call))
 
+    def watch_too(self, other: Watchdog) -> None:
+        """Apply the deadlines to what another watchdog watches, too."""
+        self._too.append(weakref.ref(other))
+
     def watching(self, label: object, entry: bool = False) -> Watched:
         """Return a ``with`` block that is watched."""
         return Watched(self.entries if entry else self.outstanding, self.guard, label)
 
 
 class _Outstanding(dict[object, float]):
-    """A dictionary label -> start, of its own entries and of the calls given to `Watchdog.watch`."""
+    """A dictionary label -> start, of its own entries and of the calls given to `Watchdog.watch`.
 
-    def __init__(self, calls: list[weakref.ref[Any]], entries: bool) -> None:
+    Of other watchdogs it lists entries (True), what is outstanding (False), or both (None).
+    """
+
+    def __init__(self, calls: list[weakref.ref[Any]], too: list[weakref.ref[Watchdog]], entries: bool | None) -> None:
         super().__init__()
-        self._calls, self._entries = calls, entries
+        self._calls, self._too, self._entries = calls, too, entries
 
     def items(self) -> Any:
         """List all labels, with their starts."""
+        entries = self.own()
+        for reference in list(self._too):
+            if (other := reference()) is not None:
+                entries += () if self._entries is False else other.entries.items()
+                entries += () if self._entries else other.outstanding.items()
+        return entries
+
+    def own(self) -> list[Any]:
+        """List the labels without those of other watchdogs."""
         entries: list[Any] = list(super().items())
         for reference in list(self._calls):
             call = reference()
             state = call and call.under_way()
-            if state and state[0] == self._entries:
+            if state and self._entries in (state[0], None):
                 entries.append(state[1:])
         return entries
+
+
+class Notice:
+    """Prints in which call this rank waits for whom, once for each wait.
+
+    Parameters
+    ----------
+    watchdog : Watchdog
+        Not kept alive.
+    """
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._watchdog = weakref.ref(watchdog)
+        self._printed: tuple[object, float] | None = None
+
+    def check(self, now: float) -> None:
+        """Print if a wait for ranks that have not entered a call has taken a minute."""
+        watchdog = self._watchdog()
+        if watchdog is None:
+            return
+        entries: Any = watchdog.entries
+        for label, started in entries.own():
+            if now - started < abort.NOTICE_S or (label, started) == self._printed:
+                continue
+            self._printed = label, started
+            ranks = [] if watchdog.absent is None else list(watchdog.absent())
+            whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "other ranks"
+            abort.print_wait(str(label), now - started, whom)
 
 
 class Watched(DetectingLoss):
@@ -112,13 +172,15 @@ class Watched(DetectingLoss):
             super().__exit__(kind, error, traceback)
 
 
-def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: threading.Event) -> None:
-    """Check now and then what is under way. Refers to nothing but the dictionaries.
+def _watch(
+    deadlines: list[tuple[str, float, dict[object, float]]], closed: threading.Event, notice: Notice | None = None
+) -> None:
+    """Check now and then what is under way. Keeps nothing alive but the dictionaries.
 
     Time in which this process did not run does not count, because a batch system may suspend a whole job and resume it.
     If one rank alone is stopped, the deadlines of the others, which run, still hold.
     """
-    interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
+    interval_s = min([1.0, abort.NOTICE_S / 4, *(limit_s / 4 for _, limit_s, _ in deadlines)])
     pauses: list[tuple[float, float]] = []  # (end, seconds)
     checked = perf_counter()
     while not closed.wait(interval_s):
@@ -126,12 +188,14 @@ def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: thre
         if now - checked - interval_s > _PAUSE_S:
             pauses.append((now, now - checked - interval_s))
         checked = oldest = now
+        if notice is not None:
+            notice.check(now)
         for name, limit_s, watched in deadlines:
             for label, started in list(watched.items()):
                 oldest = min(oldest, started)
                 took_s = now - started - sum(seconds for end, seconds in pauses if end > started)
                 if took_s > limit_s:
-                    abort(
+                    abort.abort(
                         f"{label} has not completed in {took_s:.1f} s "
                         f"({name}={limit_s:g}): some rank does not take part",
                         interval_s,
@@ -142,4 +206,4 @@ def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: thre
 
 def abort_on(error: BaseException) -> None:
     """End the job because of an exception in one of our own threads."""
-    abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())
+    abort.abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())

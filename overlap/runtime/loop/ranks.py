@@ -105,7 +105,7 @@ def _reduced(tables: int, waits: int, word: int, numbers: int, kind: int, operat
                     state[numbers + 1] = (state[numbers + 1] + (received >> FLAG_BITS)) & VALUE
                     state[numbers + 2] += (received & FLAGS) >> 1
                 state[w.SEEN_RANKS] += 1
-    elif waits == w.WAITING and state[w.POLLED]:
+    elif waits == w.MEETING or state[w.POLLED]:  # headers are nonblocking, as those of `Rendezvous`
         if state[w.SEEN_RANKS] == w.NONE:
             state[w.SEEN_RANKS] = 0
             given = mpi[w.IN_PLACE], address + 8 * numbers, 3, kind, operation, mpi[w.CONTROL_COMM]

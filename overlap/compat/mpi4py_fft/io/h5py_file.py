@@ -7,6 +7,7 @@ to it. All ranks read by themselves. h5py is an optional dependency.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from os import PathLike, fspath
 from typing import Any
 
@@ -65,19 +66,24 @@ class HDF5File(FileBase):
 
     @holding_signals
     def open(self, mode: str = "r+", **kw: Any) -> None:
-        with collective_section(COMM, "opening a file") as agreed:
-            agreed.update(filename=self.filename, mode=mode)
-            import h5py
+        with ExitStack() as failing:
+            failing.callback(super().close)
+            with collective_section(COMM, "opening a file") as agreed:
+                agreed.update(filename=self.filename, mode=mode)
+                import h5py
 
-            if h5py.get_config().mpi:
-                self.f = h5py.File(self.filename, mode, driver="mpio", comm=COMM, **kw)
-            elif COMM.rank == 0:
-                self.f = h5py.File(self.filename, mode, **kw)
+                if h5py.get_config().mpi:
+                    self.f = h5py.File(self.filename, mode, driver="mpio", comm=COMM, **kw)
+                elif COMM.rank == 0:
+                    self.f = h5py.File(self.filename, mode, **kw)
+            failing.pop_all()  # open on all ranks: another rank may have failed, or an interrupt may end the section
 
     @holding_signals
     def close(self) -> None:
-        with collective_section(COMM, "closing a file"):  # no rank reads the file before rank 0 has closed it
-            super().close()
+        with ExitStack() as closing:
+            closing.callback(super().close)  # even if the section raises what has failed on another rank
+            with collective_section(COMM, "closing a file"):  # no rank reads the file before rank 0 has closed it
+                super().close()
 
     @holding_signals
     def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:

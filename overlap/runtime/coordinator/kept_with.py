@@ -33,6 +33,8 @@ class KeptWith(Generic[Kept]):
     ----------
     make : callable
         Makes the object of a communicator.
+    copied : bool
+        Duplicates of a communicator, made later, have the same object, which is closed when all of them are freed.
 
     Attributes
     ----------
@@ -40,8 +42,8 @@ class KeptWith(Generic[Kept]):
         The objects of all communicators that have not been freed.
     """
 
-    def __init__(self, make: Callable[[MPI.Intracomm], Kept]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[MPI.Intracomm], Kept], copied: bool = False) -> None:
+        self._make, self._copied = make, copied
         self._key: int | None = None
         self.every: list[Kept] = []
 
@@ -51,7 +53,8 @@ class KeptWith(Generic[Kept]):
         # communicator, and MPICH 5.0 searches for it in the list of attributes that it is just freeing, which can be a
         # segmentation fault.
         if self._key is None:
-            self._key = MPI.Comm.Create_keyval()
+            copies: Any = self._copied  # mpi4py's annotation knows functions only
+            self._key = MPI.Comm.Create_keyval(copies)
         attribute: Any = comm.Get_attr(self._key)
         if attribute is None:
             attribute = _Attribute(self._make(comm))
@@ -61,6 +64,11 @@ class KeptWith(Generic[Kept]):
             comm.Set_attr(self._key, attribute)
             self.every.append(attribute.kept)
         return attribute.kept
+
+    def forget(self, comm: MPI.Intracomm) -> None:
+        """Have the next call of `of` make another object."""
+        if self._key is not None:
+            comm.Delete_attr(self._key)
 
     def _deleted(self, kept: Kept, closes: bool) -> None:
         """Close the object of a communicator that all its ranks free."""

@@ -1,0 +1,238 @@
+"""Cases made of the public names: what all ranks call together is entered by one door.
+
+Every collective call is the next call of the other ranks when an exception has left a ``with`` block on one of them;
+and the call that only one rank makes at first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from edge_cases import outcome
+from error_cases import Boom
+from generated import Call, Lab, Watch, called
+from generated_cases import FIRST, ROW_S, _end, _first, _Problems, _Rows, subjects_of
+from mpi4py import MPI
+
+import overlap
+import overlap.fft
+from overlap import abort
+
+NOTICE_S = 0.3  # instead of a minute
+OVER = "the call is over\n"
+SETTINGS = {"wait": "off", "effort": "estimate"}
+DATA_ONLY = (  # calls that exchange nothing but their data, and have a deadline: they report the end of their own block
+    "overlap.Halo",
+    "overlap.collectives.Collectives",
+    "constructor of overlap.collectives.Collectives",
+    "PendingHalo",
+)
+
+
+def rows_of(lab: Lab, area: str, watch: Watch, first: int) -> Iterator[tuple[str, str, Call, _Rows]]:
+    """Every public collective call of an area, with objects to call."""
+    number = 0
+    for _, subject in subjects_of(area):
+        rows = _Rows(lab, subject)
+        for name, call in subject.calls.items():
+            number += 1
+            if number >= first and not call.local:
+                text = f"{subject.name}.{name}"
+                watch.row(f"{number}: {text}", FIRST)
+                yield text, name, call, rows
+        watch.row(f"{number}: {subject.name} freed", FIRST)
+        rows.end()
+
+
+def next_call(comm: MPI.Intracomm, area: str, first: int = 0, row_s: float = ROW_S) -> None:
+    """One rank leaves another object's block by an exception: the others raise it in their next call, any call."""
+    lab, problems = Lab(comm), _Problems(comm.rank == 0)
+    with Watch(row_s) as watch:
+        for text, name, call, rows in rows_of(lab, area, watch, first):
+            problem = rows.good(name, call)
+            if not problem:
+                function, arguments = rows.subject.function(rows.fresh(), name), rows.arguments(name, call)
+                problem = _first(lab.gathered(_raised(lab, partial(called, call, function, lab, arguments))))
+                rows.end(False) if problem or rows.subject.once else None
+            problem = problem or rows.good(name, call)
+            if problem:
+                problems.append(f"{text}: {problem}")
+    _end(lab, problems)
+
+
+def _raised(lab: Lab, use: Callable[[], object]) -> str | None:
+    """What is wrong with what the others raise in `use`, None if nothing is."""
+    message = f"on purpose, {time.monotonic()}"
+    try:
+        with overlap.Runtime(lab.comm, deadline_s=None):
+            if lab.last:
+                raise Boom(message)
+            use()
+    except Boom as error:
+        return None if lab.last and str(error) == message else f"raises {error!r}"
+    except overlap.RankError as error:
+        if error.rank != lab.size - 1 or lab.last:
+            return f"names rank {error.rank}: {error}"
+        return None if "on purpose" in error.summary else f"says {error}"
+    except BaseException as error:
+        return f"raises {type(error).__name__}: {str(error)[:300]}"
+    return "nothing is raised"
+
+
+def one_caller(comm: MPI.Intracomm, area: str, first: int = 0, row_s: float = ROW_S) -> None:
+    """Rank 0 alone makes a call: it says, once, in which call it waits for whom; when the others come, all is well."""
+    lab, problems = Lab(comm), _Problems(comm.rank == 0)
+    with error_output(comm) as said, Watch(row_s) as watch, mock.patch.object(abort, "NOTICE_S", NOTICE_S):
+        for text, name, call, rows in rows_of(lab, area, watch, first):
+            problem = rows.good(name, call)
+            if not problem:
+                begins = comm.bcast(os.path.getsize(said) if comm.rank == 0 else None)
+                while comm.rank and not _lines(said, begins):
+                    time.sleep(0.01)
+                problem = rows.good(name, replace(call, right=partial(_over, call)))
+            if not problem and comm.rank == 0:
+                problem = _notice_problem(_lines(said, begins), comm.size)
+            if problem := _first(lab.gathered(problem)):
+                problems.append(f"{text}: {problem}")
+    _end(lab, problems)
+
+
+@contextlib.contextmanager
+def error_output(comm: MPI.Intracomm) -> Iterator[str]:
+    """The path of a file to which rank 0 prints its errors meanwhile; at the end they go where they belong."""
+    own = os.dup(2)
+    with tempfile.NamedTemporaryFile("a+") as file:
+        if comm.rank == 0:
+            os.dup2(file.fileno(), 2)
+        try:
+            yield comm.bcast(file.name)
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+            if comm.rank == 0:
+                file.seek(0)
+                sys.stderr.write(file.read())
+
+
+def _over(call: Call, lab: Lab, *result: Any) -> None:
+    """Say on rank 0 that the call is over, perhaps without a wait; then check its result."""
+    if lab.rank == 0:
+        os.write(2, OVER.encode())
+    call.right(lab, *result)
+
+
+def _lines(path: str, begins: int) -> list[str]:
+    """What rank 0 has said of the call: for whom it waits, and that it is over."""
+    with open(path) as file:
+        file.seek(begins)
+        return [line for line in file if line.startswith("overlap: rank 0 has waited") or line == OVER]
+
+
+def _notice_problem(lines: list[str], ranks: int) -> str | None:
+    """What is wrong with what rank 0 has said."""
+    whom = "rank 1" if ranks == 2 else f"ranks {', '.join(map(str, range(1, ranks)))}"
+    if lines == [OVER]:  # this rank had no need to wait
+        return None
+    if len(lines) != 2 or not lines[0].endswith((f" for {whom}\n", " for other ranks\n")):  # MPI itself names none
+        return f"says {lines}"
+    return None
+
+
+# ---- without recipes ---------------------------------------------------------------------------
+
+
+def calls_of_arrays(comm: MPI.Intracomm) -> None:
+    """Collectives of arrays, plans and constructors, each as the next call after an exception in a plan's block."""
+    whole = np.arange(comm.size * 8.0).reshape(2 * comm.size, 4)
+    here = slice(2 * comm.rank, 2 * comm.rank + 2)
+    u = overlap.DistArray(whole[here], comm, whole.shape, (0,), (here, slice(0, 4)))
+    with overlap.FFT2(comm, (2, 4, 4), "f8", settings=SETTINGS) as other:
+        calls: list[Callable[[], object]] = [
+            u.gather,
+            u.global_sum,
+            partial(u.redistribute, 1),
+            partial(u.save, "never_written.h5"),
+            partial(other.real.scatter, np.ones((2, 4, 4))),
+            partial(other.real.from_function, lambda y, x: y + x),
+            partial(other.forward, other.real.empty()),
+            partial(overlap.fft.fft2, u),
+            partial(overlap.Runtime, comm),
+            partial(overlap.FFT2, comm, (2, 4, 4)),
+            partial(overlap.Halo, comm, overlap.Blocks((8, 8), (comm.size, 1))),
+        ]
+        for call in calls:
+            error = outcome(failing_plan, comm, call)
+            if comm.rank == 0:
+                assert type(error) is Boom, (call, error)
+            else:
+                assert type(error) is overlap.RankError, (call, error)
+                assert error.rank == 0 and error.summary == "error_cases.Boom: in a plan", (call, error)
+                assert "failing_plan" in error.traceback_text, (call, error)
+            gathered = u.gather()
+            assert comm.rank or np.array_equal(gathered, whole), call
+            assert u.global_sum() == whole.sum(), call
+        field = other.real.from_function(lambda y, x: np.cos(y) + x)
+        np.testing.assert_allclose(other.backward(other.forward(field)), field, atol=1e-12)
+    overlap.fft.close_plans()
+
+
+def failing_plan(comm: MPI.Intracomm, call: Callable[[], object]) -> None:
+    """Leave the block of a plan by an exception on rank 0, while the others make a call."""
+    with overlap.FFT2(comm, (2, 4, 4), settings=SETTINGS) as plan:
+        plan.forward(plan.real.empty())
+        if comm.rank == 0:
+            raise Boom("in a plan")
+        call()
+
+
+def caught_and_used_again(comm: MPI.Intracomm) -> None:
+    """Objects whose block was not left work on: whole calls of compiled code, pipelines and arrays, in any order."""
+    with overlap.FFT2(comm, (4, 8, 8), "c16", settings=SETTINGS) as plan, overlap.Runtime(comm) as rt:
+        rng = np.random.default_rng(5)
+        full = rng.standard_normal((4, 8, 8)) + 1j * rng.standard_normal((4, 8, 8))
+        u = plan.real.scatter(full)
+        expected = np.fft.fft2(full)[plan.spectrum.local_slice]
+        for number in range(12):
+            uses = [
+                lambda: np.testing.assert_allclose(plan.forward(u), expected, atol=1e-10),
+                lambda: np.testing.assert_allclose(u.global_sum(), full.sum(), rtol=1e-12),
+                lambda: rt.pipelined(summing)(range(3), rt.comm),
+            ]
+            uses = uses[number % 3 :] + uses[: number % 3]
+            error = outcome(failing_plan, comm, uses[-1])
+            assert type(error) is (overlap.RankError if comm.rank else Boom), (number, error)
+            for use in uses:
+                use()
+
+
+async def summing(z: int, comm: Any) -> None:
+    await comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def reported_once(comm: MPI.Intracomm) -> None:
+    """A rank that has raised a failure does not raise it again, nor for its own exception of which it is the cause."""
+    with overlap.Runtime(comm) as rt:
+
+        def leave() -> None:
+            inner = overlap.Runtime(comm)
+            try:
+                failing_plan(comm, lambda: rt.pipelined(summing)(range(2), rt.comm))
+            except (Boom, overlap.RankError) as error:
+                with inner:
+                    raise KeyError("of the user's") from error
+
+        error = outcome(leave)
+        assert type(error) is KeyError, error
+        rt.pipelined(summing)(range(2), rt.comm)
+        overlap.Runtime(comm).close()
+        assert rt.coordinator.maximum(comm.rank) == comm.size - 1
