@@ -142,7 +142,7 @@ class Coordinator:
         watchdog.absent = self.rendezvous.absent
         self._member = departure.enter(self, watchdog.deadline_s)
         self.holding.add(self.rendezvous.end)
-        self.holding.add(partial(departure.leave, self._member))
+        self.holding.add(partial(departure.end, self._member))
         self._numbers = array("q", (0, 0, 0))
         if self.guard is not None:
             self.guard.register(self)  # last: a loss ends what has been made above

@@ -200,8 +200,27 @@ def enter(coordinator: Any, deadline_s: float | None) -> int:
 
 
 def leave(key: int) -> None:
-    """Note that the last header was sent, or that all ranks have freed the communicator."""
+    """Note that the last header was sent."""
     _members.pop(key, None)
+
+
+def end(key: int) -> None:
+    """Before all ranks free the communicator, send the last header unless this was done (collective).
+
+    An object that all ranks have dropped had none. The header matches a report that some rank may have sent there
+    and no rank has received: no operation is under way on a communicator that is freed.
+    """
+    if (member := _members.pop(key, None)) is not None and not MPI.Is_finalized():
+        _last(member[0], Report(leaving=True)).join()
+
+
+def _last(rendezvous: Rendezvous, report: Report, deadline_s: float | None = None) -> Departure:
+    """Begin to send a last header, after all reports."""
+    with _lock:
+        before = next((one for one in reversed(_departures) if one.is_on(rendezvous)), None)
+        last = Departure(rendezvous, report, deadline_s, after=before)
+        _departures.append(last)
+    return last
 
 
 def members() -> list[Any]:
@@ -220,10 +239,8 @@ def _at_exit() -> None:
         return
     error = ended_by()
     report = _unclosed()
-    with _lock:
-        for rendezvous, deadline_s, _ in _members.values():
-            before = next((one for one in reversed(_departures) if one.is_on(rendezvous)), None)
-            _departures.append(Departure(rendezvous, report, deadline_s if error is not None else None, after=before))
+    for rendezvous, deadline_s, _ in _members.values():
+        _last(rendezvous, report, deadline_s if error is not None else None)
     _members.clear()
     waiting = list(_departures)
     aborts = mpi4py_aborts(error)
