@@ -18,6 +18,7 @@ from mpi4py import MPI
 import overlap
 from overlap import holding
 from overlap.fft.transform import Transform
+from overlap.runtime.coordinator.door import close_doors
 
 WAITS = ("off", "block", "poll")
 
@@ -318,6 +319,7 @@ def dropped_on_some_ranks(comm, count):
         held.clear()
         gc.collect()
         overlap.Runtime(comm, wait="off").close()
+    close_doors()
     assert not holding._dropped and holding._open == 0, (holding._dropped, holding._open)
 
 
@@ -392,5 +394,6 @@ def plans(comm):
                 failures += 1
             gc.collect()
             assert not _ours(), (name, number, _ours())
+            close_doors()
             assert holding._open == 0, (name, number, holding._open)
         assert failures, name
