@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -207,6 +210,52 @@ def formatted(error: BaseException) -> tuple[str, str]:
         lambda error: f"{summary}\n",
     )
     return portable(summary), portable(text)
+
+
+def shortened(error: RankError) -> str:
+    """Return what to print of an error that ends the program; never raises.
+
+    On the rank on which it was raised, the lines of the user's code: of the call, then of what failed in it. On other
+    ranks one line.
+    """
+    return _first_of(error, _in_users_lines, lambda error: formatted(error)[1])
+
+
+def _in_users_lines(error: RankError) -> str:
+    calls = _users(traceback.extract_tb(error.__traceback__))
+    if error.__cause__ is None:  # raised on another rank
+        return f"{_headline(error)} (the call here: {calls[-1].filename}:{calls[-1].lineno})\n"
+    cause = traceback.TracebackException.from_exception(error.__cause__)
+    chained = [cause]
+    for one in chained:
+        last = one.stack[-1:]  # where it was raised, which may be in the library
+        one.stack = _users(one.stack)
+        one.stack += [frame for frame in last if frame not in one.stack]
+        chained += [another for another in (one.__cause__, one.__context__) if another is not None]
+    cause.stack = traceback.StackSummary.from_list([*calls, *cause.stack])
+    return f"{''.join(cause.format())}{_headline(error)}\n"
+
+
+def _headline(error: RankError) -> str:
+    return "".join(traceback.format_exception_only(error)).partition("\n")[0]
+
+
+_NOT_USERS = (str(Path(__file__).parent) + "/", "<frozen ", "/mpi4py/")  # the library, and what starts a program
+
+
+def _users(frames: traceback.StackSummary) -> traceback.StackSummary:
+    """Return the frames of the user's code, and all if none is the user's."""
+    own = [frame for frame in frames if not any(part in frame.filename for part in _NOT_USERS)]
+    return traceback.StackSummary.from_list(own) if own else frames
+
+
+def print_exception(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    """Print an exception that ends the process, as `sys.excepthook` does; a `RankError` shortly."""
+    if isinstance(error, RankError):
+        if not getattr(error, "_overlap_shown", False):  # by a ``with`` block
+            print(shortened(error), end="", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, frames)
 
 
 def portable(text: str) -> str:

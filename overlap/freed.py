@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from .abort import limited_to
 from .described import Described
-from .errors import BusyError, ClosedError, formatted
+from .errors import BusyError, ClosedError, RankError, formatted, print_exception, shortened
 from .uncopied import Uncopied
 
 P = ParamSpec("P")
@@ -304,11 +304,15 @@ def _show(error: BaseException) -> None:
         if isinstance(error, SystemExit) or getattr(error, "_overlap_shown", False):  # by another ``with`` block
             return
         error._overlap_shown = True  # type: ignore[attr-defined]
-    text = (
-        f"overlap: this rank leaves a with block by an exception and notifies the other ranks.\n{formatted(error)[1]}"
-    )
+    if isinstance(error, RankError):  # of which the other ranks know
+        text = shortened(error)
+    else:
+        text = (
+            "overlap: this rank leaves a with block by an exception and notifies the other ranks.\n"
+            f"{formatted(error)[1]}\n"
+        )
     with suppress(Exception):  # there may be no standard error
-        print(text, file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def _notified_of(fail: Callable[[BaseException], Telling | None], error: BaseException) -> Telling | None:
@@ -353,13 +357,16 @@ class _Hooks:
 
     def remove(self) -> None:
         """Restore the earlier hooks, except if a later hook has been installed, which still calls ours."""
+        if isinstance(sys.exception(), RankError):  # leaves a ``with`` block; if it ends the process, it is shown here
+            return
         if self._before is not None and (sys.excepthook, threading.excepthook) == self._own:
             sys.excepthook, threading.excepthook = self._before
             self._before = None
 
     def _of_process(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        show = (self._before or (sys.__excepthook__,))[0]
         try:
-            (self._before or (sys.__excepthook__,))[0](kind, error, traceback)
+            (print_exception if show is sys.__excepthook__ else show)(kind, error, traceback)
         finally:
             # An interactive interpreter goes on after an exception.
             if not (hasattr(sys, "ps1") or sys.flags.interactive):
