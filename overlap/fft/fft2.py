@@ -15,7 +15,7 @@ from .engine.plane_blocks import PlaneBlocks
 from .field_transform import FieldTransform
 from .fourier import FourierPlan
 from .function import Function
-from .planning.search import use_settings
+from .planning.tournament import use_settings
 from .pointwise import Pointwise
 from .transform import Transform
 
@@ -53,8 +53,8 @@ class FFT2(FourierPlan):
         The layout of the arrays: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
         The way to wait, depth and so on. Planning chooses the settings that are not given. With
-        ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is the reference, to the last bit,
-        of all other ways.
+        ``wait="auto"`` a model and comparisons in the calls find the fastest; ``wait="off"`` is the reference, to the
+        last bit, of all other ways.
     tuning : str, optional
         A file that `tune` writes and later plans read; by default the file that the environment variable
         OVERLAP_TUNING names; ``""`` for none. An entry for this plan on this machine decides everything that `settings`

@@ -10,10 +10,9 @@ from ..arrays import AxisSwap
 from ..arrays.exchange import dtype_sent, travelling
 from .array_layout import ArrayLayout, grid_problem
 from .fourier import FourierPlan
-from .planning.grids import near_grids
-from .planning.search import MEASURED
+from .grids import near_grids
 from .planning.settings import Settings
-from .planning.trials import median_seconds
+from .planning.tournament import MEASURED, median_seconds
 
 Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
 

@@ -53,8 +53,7 @@ class FieldTransform(Transform):
     def scale(self, scale: float) -> None:
         if scale != self._scale:
             self._scale = scale
-            self._bound.forget()  # calls that were recorded with the old factor
-            self._schedules.clear()
+            self.forget()  # calls that were recorded with the old factor
 
     def _steps_of(self, task: Any, slot: Any, arrays: Any) -> Iterable[AnyStep]:
         comms = None if self._kernels.in_any_order else self._comms

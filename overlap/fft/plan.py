@@ -18,12 +18,11 @@ from ..freed import marked_call
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
+from .balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .on_runtime import OnRuntime, PlanComm
-from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.plan_cache import PlanCache, Tuning, path_of
-from .planning.search import choose, use_settings
 from .planning.settings import Settings, Tuned
-from .planning.tune import budget_problem, tune
+from .planning.tournament import budget_problem, choose, tune, use_settings
 from .transform import Progress, Transform
 
 

@@ -7,6 +7,7 @@ and `field_composition` where the function acts on whole fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from .engine.plane_composition import PlaneComposition
 from .field_composition import FieldComposition
 from .field_transform import FieldTransform
 from .planning.settings import Settings
-from .transform import Transform
+from .transform import Configuration, Transform
 
 
 class Pointwise(Transform):
@@ -62,6 +63,17 @@ class Pointwise(Transform):
         if self._share is not None:
             self._share.configure(settings)
             self.nbytes_in_flight += self._share.nbytes_in_flight
+
+    @property
+    def configuration(self) -> Configuration:
+        share = None if self._share is None else self._share.configuration
+        return replace(super().configuration, share=share)
+
+    @configuration.setter
+    def configuration(self, made: Configuration) -> None:
+        Transform.configuration.fset(self, made)  # type: ignore[attr-defined]
+        if made.share is not None:
+            self._share.configuration = made.share
 
     def before(self, inputs: list[np.ndarray]) -> None:
         if self._share is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -30,17 +31,48 @@ from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
 from .engine.buffers import ArrayReference, on_lines
 from .engine.fftw import REQUIRED_ALIGNMENT, address_of, empty, zeros
-from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
+from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, staggered
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
-from .planning.refining import Refinement
 from .planning.settings import Settings, Trial, Tuned
-from .planning.tune import budget_problem, tune
+from .planning.tournament import Comparison, budget_problem, tune
 from .result_memory import ResultMemory
 
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: called on rank 0 with the progress of tuning in seconds."""
 TRIAL_FIELDS = 3
+CONFIGURED = [
+    "settings",
+    "nbytes_in_flight",
+    "_kernels",
+    "_memory",
+    "_parts",
+    "_slots",
+    "_kinds",
+    "_schedules",
+    "_bound",
+]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a transform has made for certain settings.
+
+    Attributes
+    ----------
+    attributes : dict
+        The transform's attributes that depend on the settings.
+    share : Configuration or None
+        The configuration of another transform, which has the same settings.
+    """
+
+    attributes: dict[str, Any]
+    share: Configuration | None = None
+
+    def forget(self) -> None:
+        """Forget all calls that were prepared."""
+        self.attributes["_bound"].forget()
+        self.attributes["_schedules"].forget()
 
 
 class Transform(Uncopied, Described):
@@ -114,13 +146,12 @@ class Transform(Uncopied, Described):
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
         self.planning = False  # true while arrays hold no user data
-        self.refinement: Refinement | None = None  # compares, in the next calls, settings that a model has chosen
+        self.refinement: Comparison | None = None  # compares, in the next calls, settings that a model has chosen
         self._released = False
         self._kinds: Any = None  # kinds of calls: "whole", "compute", "exchange"; made for `settings`
         self._memory: Any = None  # memory of all slots
         self._result_memory: list[ResultMemory] | None = None  # memory of results of calls without `out`
-        self._bound = BoundArrays()
-        self._schedules: dict[Any, Schedule] = {}  # kind of the arrays -> schedule
+        self._bound, self._schedules = BoundArrays(), Schedules()
 
     def _title(self) -> str:
         sides = (
@@ -196,6 +227,22 @@ class Transform(Uncopied, Described):
             slot = self._slots[number % len(self._slots)]
             yield chain(late, self._steps_of(task, slot, arrays))
 
+    @property
+    def configuration(self) -> Configuration:
+        """Return what `configure` has made, to return to it later by setting it."""
+        return Configuration({name: getattr(self, name) for name in CONFIGURED})
+
+    @configuration.setter
+    def configuration(self, made: Configuration) -> None:
+        vars(self).update(made.attributes)
+
+    def forget(self) -> None:
+        """Forget all calls that were prepared."""
+        self._bound.forget()
+        self._schedules.forget()
+        if self.refinement is not None:
+            self.refinement.forget()  # prepared calls of the other settings, too
+
     def scratch(self) -> list[int]:
         """Return the addresses of every worker's scratch memory."""
         addresses: list[int] = self._kernels.scratch
@@ -203,8 +250,7 @@ class Transform(Uncopied, Described):
 
     def _make_kinds(self, parts: Sequence[Any], slots: list[Any]) -> None:
         """Make the kinds of calls of the slices `parts`, on some slots."""
-        self._bound.forget()
-        self._schedules.clear()
+        self._bound, self._schedules = BoundArrays(), Schedules()
         self._parts, self._slots = parts, slots
         settings, depth = self.settings, len(slots)
         limit = min(settings.in_flight or depth, depth)
@@ -225,20 +271,12 @@ class Transform(Uncopied, Described):
     def schedule(self) -> Schedule:
         """Return the steps of every slice, for arrays that this transform makes; print it to read them."""
         self.check_in_use()
-        return self._recorded(*([spec.planes(spec.empty()) for spec in side] for side in (self.inputs, self.outputs)))
+        arrays = [spec.planes(spec.empty()) for spec in (*self.inputs, *self.outputs)]
+        return self._schedules.of(self._record, arrays, self.planning)
 
-    def _recorded(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
-        """Return the schedule of calls with arrays like these; record it for the first arrays of their kind."""
-        arrays = *inputs, *outputs
-        kind = self.planning, kind_of(arrays)
-        schedule = self._schedules.get(kind)
-        if schedule is None:
-            if len(self._schedules) >= KINDS:
-                del self._schedules[next(iter(self._schedules))]
-            located = stand_ins(arrays)
-            slices = self.steps(located[: len(inputs)], located[len(inputs) :])
-            schedule = self._schedules[kind] = Schedule(self._parts, slices, self.scratch(), len(self._slots))
-        return schedule
+    def _record(self, located: Sequence[ArrayReference]) -> Schedule:
+        count = len(self.inputs)
+        return Schedule(self._parts, self.steps(located[:count], located[count:]), self.scratch(), len(self._slots))
 
     def _allocate(self, depth: int, lengths: Sequence[int]) -> list[list[np.ndarray]]:
         """Allocate buffers of some lengths for every slot, all in one block of memory."""
@@ -247,8 +285,8 @@ class Transform(Uncopied, Described):
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
-        # Settings are compared on the same memory, because a call can take 10 % longer on other pages: caches hold them
-        # by their physical addresses.
+        # Settings are compared on the same memory if it is large enough, because a call can take 10 % longer on other
+        # pages: caches hold them by their physical addresses.
         comparing = self.planning or self.refinement is not None
         if held < depth * each or (held > depth * each and not comparing):
             self._memory = None  # freed before new memory is allocated
@@ -369,7 +407,8 @@ class Transform(Uncopied, Described):
         """Return a call, and the addresses of its arrays."""
         addresses = addresses_of((*inputs, *outputs))
         addresses.extend([0] * self._kernels.returned)  # addresses of the arrays that the user's function returns
-        return self._recorded(inputs, outputs).call(self._kinds[what]), addresses
+        schedule = self._schedules.of(self._record, (*inputs, *outputs), self.planning)
+        return schedule.call(self._kinds[what]), addresses
 
     def trial_arrays(self, entries: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Make inputs (zero) and outputs of `entries` planes or fields, for `run_planes`."""
@@ -412,19 +451,24 @@ class Transform(Uncopied, Described):
     def release(self) -> None:
         """Drop buffers and plans, which are in a reference cycle that Python would collect late."""
         self._released, self.refinement = True, None
+        self.forget()
         for name in self._held:
             setattr(self, name, None)
-        self._bound.forget()
-        self._schedules.clear()
 
     @marked_call
     def repeated(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """Make a call if a call for such arrays is prepared, and return whether it was (collective then)."""
         self.check_in_use()
-        bound = self._bound.prepared(arrays, out)
+        bound = self._prepared("whole", arrays, out)
         if bound is not None:
             self._run("whole", bound)
         return bound is not None
+
+    def _prepared(self, what: str, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> BoundCall | None:
+        """Return the prepared call of these arguments, unless it is the turn of other settings; see `BoundArrays`."""
+        if self.refinement is not None and what == "whole" and not self.refinement.pauses():
+            return None
+        return self._bound.prepared(arrays, out, made)
 
     @marked_call
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
@@ -432,7 +476,7 @@ class Transform(Uncopied, Described):
         made_arrays = self._made_results() if out is None else ()
         results = made_arrays or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
         returned = out if out is not None else results if len(results) > 1 else results[0]
-        bound = self._bound.prepared(arrays, out, made_arrays)
+        bound = self._prepared(what, arrays, out, made_arrays)
         if bound is not None:
             self._run(what, bound)
             return returned
@@ -452,8 +496,9 @@ class Transform(Uncopied, Described):
             self.refuse(problem, what)
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
+        comparing = self.refinement is not None and what == "whole" and not self.refinement.pauses()
         if (
-            self.refinement is None
+            not comparing
             and self.can_bind(outputs)
             and all(map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
             and (out is not None or self._bound.comes_again(arrays, made))
@@ -463,9 +508,10 @@ class Transform(Uncopied, Described):
             self._bound.keep(arrays, out, bound, made)
             self._run(what, bound)
             return
-        if self.refinement is None or what != "whole":
+        if not comparing:
             self.run_planes(inputs, outputs, what)
         else:
+            assert self.refinement is not None
             self.refinement.run(lambda: self.run_planes(inputs, outputs))
         for result, planes in zip(results, outputs):
             if not np.may_share_memory(result, planes):

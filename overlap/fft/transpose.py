@@ -35,7 +35,7 @@ from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference
 from .engine.message import starts_of
 from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET
-from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
+from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, Call, Exchange, Run
 from .on_runtime import OnRuntime, PlanComm
 from .planning.settings import Settings, settings_problem
@@ -246,8 +246,7 @@ class TransposeDirection(Uncopied, Described):
         self._slots: Any = [[ArrayReference(buffer) for buffer in plan.buffers()] for _ in range(depth)]
         self._depth = depth
         self._messages: dict[int, TransposeMessage] = {}
-        self._schedules: dict[Any, Schedule] = {}
-        self._tables: list[CopyTable] = []  # they keep memory to which programs refer
+        self._schedules = Schedules()
 
     @marked_call
     def __call__(self, array: np.ndarray, out: np.ndarray | None = None) -> Any:
@@ -291,7 +290,7 @@ class TransposeDirection(Uncopied, Described):
         target = made if made.flags.aligned else np.empty(made.shape, made.dtype)
         arrays = [one if self._plan._batch else one[None] for one in (given, target)]
         try:
-            call = self._recorded(arrays).call(self._kind)
+            call = self._schedules.of(self._record, arrays).call(self._kind)
         except Exception as error:  # perhaps on this rank alone
             self._kind.refuse(error)
         call.make(addresses_of(arrays))
@@ -299,20 +298,17 @@ class TransposeDirection(Uncopied, Described):
             made[...] = target
         return result
 
-    def _recorded(self, arrays: Sequence[np.ndarray]) -> Schedule:
-        """Return the schedule of calls with arrays like these; record it for the first arrays of their kind."""
-        kind = kind_of(arrays)
-        schedule = self._schedules.get(kind)
-        if schedule is None:
-            if len(self._schedules) >= KINDS:
-                self._schedules.clear()
-                self._tables.clear()
-            keys, nothing = self._plan._keys, [0] * self._plan.runtime.workers  # no scratch memory
-            schedule = self._schedules[kind] = Schedule(keys, self._steps(*stand_ins(arrays)), nothing, self._depth)
+    def _record(self, located: Sequence[ArrayReference]) -> Schedule:
+        tables: list[CopyTable] = []
+        keys, nothing = self._plan._keys, [0] * self._plan.runtime.workers  # no scratch memory
+        schedule = Schedule(keys, self._steps(located[0], located[1], tables), nothing, self._depth)
+        schedule.kept = tables
         return schedule
 
-    def _steps(self, source: ArrayReference, target: ArrayReference) -> Iterator[list[AnyStep]]:
-        """Yield the steps of every slice."""
+    def _steps(
+        self, source: ArrayReference, target: ArrayReference, tables: list[CopyTable]
+    ) -> Iterator[list[AnyStep]]:
+        """Yield the steps of every slice; add the tables to which they refer."""
         plan, crossing, overflow = self._plan, self._crossing, self._plan._overflow
         keys: list[Any] = plan._keys
         dtype = dtype_sent(plan.dtype, plan.exchange)
@@ -322,7 +318,7 @@ class TransposeDirection(Uncopied, Described):
             given, made = (one.part(one.array[key]) for one in (source, target))
             packing = crossing.packing(given.array, dtype, entries, overflow)
             unpacking = crossing.unpacking(made.array, dtype, entries)
-            self._tables += [packing, unpacking]
+            tables += [packing, unpacking]
             bases = np.zeros(BASES, np.int64)
             bases[[SOURCE, TARGET, SEND, RECEIVE]] = given.address, made.address, send.address, receive.address
             steps: list[AnyStep] = [Run(packing.program([SOURCE], [SEND, RECEIVE]), bases, "pack")]
@@ -413,7 +409,7 @@ class TransposeDirection(Uncopied, Described):
     def release(self) -> None:
         """Drop the buffers."""
         self._slots = None
-        self._schedules.clear()
+        self._schedules.forget()
 
     def _title(self) -> str:
         return (

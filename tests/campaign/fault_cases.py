@@ -11,8 +11,8 @@ from fft2_error_cases import Boom, _sites, failing, nothing_fails
 from input_cases import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
 
 import overlap
-from overlap.fft.planning.search import choose
 from overlap.fft.planning.settings import Settings
+from overlap.fft.planning.tournament import choose
 
 
 class Unlike(BaseException):

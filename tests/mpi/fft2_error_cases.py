@@ -20,8 +20,8 @@ from mpi4py import MPI
 from step_cases import added, is_exchange, labels_of, mpi_functions
 
 import overlap
-from overlap.fft.planning.search import choose
 from overlap.fft.planning.settings import Settings
+from overlap.fft.planning.tournament import choose
 
 # ---- bad input -------------------------------------------------------------------------------
 

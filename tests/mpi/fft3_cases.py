@@ -439,7 +439,7 @@ def delays(comm, shape, dtype, grid, mode, late):
 @small_units()
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
-    from overlap.fft.planning import grids as module
+    from overlap.fft import grids as module
     from overlap.timing.messages import LatencyBandwidth
 
     with overlap.FFT3(comm, (8, 8, 8), settings={"wait": "off", "effort": "estimate"}) as plan:

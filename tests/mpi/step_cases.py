@@ -23,8 +23,7 @@ def is_exchange(step):
 
 def forget(transform):
     """Let the next call of a transform be prepared anew."""
-    transform._bound.forget()
-    transform._schedules.clear()
+    transform.forget()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
 from overlap.fft.planning import tuning_file as store
 from overlap.fft.planning.settings import settings_problem
-from overlap.fft.planning.tune import budget_problem
+from overlap.fft.planning.tournament import budget_problem
 from overlap.timing.turns import fastest
 
 SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", late=0.0)

@@ -72,6 +72,7 @@ USERS_OWN = {
 }
 # Watched where the function is called; operations of an `AsyncComm`, to be awaited; a message that a probe has found.
 ELSEWISE_SAFE = {
+    ("fft/planning/tournament.py", "send"),
     ("fft/stepping.py", "send"),  # a generator's
     ("failures.py", "Isend"),
     ("failures.py", "Recv"),

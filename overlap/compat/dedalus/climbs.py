@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from ...fft.engine.buffers import ArrayReference
 from ...fft.engine.fftw import empty
-from ...fft.engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
+from ...fft.engine.schedule import Schedule, Schedules, addresses_of
 from ...lowlevel.memory import address_of
 from ...runtime.plan_call import CallKind
 from ..kept_runtimes import RUNTIMES
@@ -69,7 +69,7 @@ class Climb:
         scratch = max(1, *(unit.scratch_nbytes for unit, _ in parts))
         self._scratch = [empty(scratch, np.uint8) for _ in range(runtime.workers)]
         self._labels = [f"field {field}, {component}" for field, component in order]
-        self._schedules: dict[Any, Schedule] = {}
+        self._schedules = Schedules()
         agreed = {"slices": len(order), "depth": depth}
         self._kind = CallKind(runtime.threads, type(self).__name__, agreed, "poll", depth)
 
@@ -78,18 +78,11 @@ class Climb:
         for buffer, copy, (unit, count) in zip(buffers, self._copies, self._parts):
             if copy is not None:
                 copy[...] = buffer.view(np.uint8)[: count * unit.given_nbytes]
-        self._recorded(buffers).call(self._kind).make(addresses_of(buffers))
+        self._schedules.of(self._record, buffers).call(self._kind).make(addresses_of(buffers))
 
-    def _recorded(self, buffers: Sequence[np.ndarray]) -> Schedule:
-        kind = kind_of(buffers)
-        schedule = self._schedules.get(kind)
-        if schedule is None:
-            if len(self._schedules) >= KINDS:
-                self._schedules.clear()
-            slices = self._steps(stand_ins(buffers))
-            scratch = [address_of(memory) for memory in self._scratch]
-            schedule = self._schedules[kind] = Schedule(self._labels, slices, scratch, len(self._slots))
-        return schedule
+    def _record(self, located: Sequence[ArrayReference]) -> Schedule:
+        scratch = [address_of(memory) for memory in self._scratch]
+        return Schedule(self._labels, self._steps(located), scratch, len(self._slots))
 
     def _steps(self, located: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         for number, (field, component) in enumerate(self._order):

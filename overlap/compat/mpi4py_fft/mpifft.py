@@ -33,8 +33,8 @@ from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
-from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
+from ...fft.planning.tournament import choose
 from ...freed import Calls, marked_call
 from ...holding import Holding, free_dropped
 from ...interrupts import holding_signals

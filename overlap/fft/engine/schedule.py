@@ -151,6 +151,7 @@ class Schedule:
             np.array(scratch, np.int64),
         )
         self._calls: dict[CallKind, PlanCall] = {}
+        self.kept: Any = None  # memory to which the programs refer and nothing else
 
     def __str__(self) -> str:
         lines = []
@@ -180,6 +181,41 @@ class Schedule:
         slots = line_zeros(8 * w.SLOT_WORDS * self._depth).view(np.int64).reshape(-1, w.SLOT_WORDS)
         ended = np.zeros(len(self._recording.slices), np.int64)
         return _Listed((*self._tables, mpi, state, slots, ended)), slots
+
+
+class Schedules:
+    """The schedules of a plan's calls, each recorded for the first arrays of its kind."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Schedule] = {}
+
+    def of(
+        self, record: Callable[[list[ArrayReference]], Schedule], arrays: Sequence[np.ndarray], *also: Any
+    ) -> Schedule:
+        """Return the schedule of calls with arrays like these.
+
+        Parameters
+        ----------
+        record : callable
+            ``record(arrays)`` makes the schedule for located arrays.
+        arrays : sequence of ndarray
+        also
+            Other values on which the schedule depends.
+        """
+        kind = also, kind_of(arrays)
+        schedule = self._made.get(kind)
+        if schedule is None:
+            if len(self._made) >= KINDS:
+                del self._made[next(iter(self._made))]
+            schedule = self._made[kind] = record(stand_ins(arrays))
+        return schedule
+
+    def forget(self) -> None:
+        """Forget all schedules, which are not valid any more."""
+        self._made.clear()
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 class _Listed:

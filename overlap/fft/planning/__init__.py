@@ -1,1 +1,1 @@
-"""The choice of a plan's settings: search, process grids, tuning files."""
+"""The choice of a plan's settings: candidates with a model of their time, tournaments, files."""

@@ -1,20 +1,30 @@
-"""Candidates: the settings that are worth a trial for a transform.
+"""Candidates: the settings that are worth a trial for a transform, and the model of the time that they take.
 
 The candidates depend on the kind of slices. `PlaneCandidates` serves the transforms of an `FFT2`, whose slices are
 planes, `FieldCandidates` those of an `FFT3`, whose slices are units, parts of a field. Both are tried and compared in
-the same way, see `trials` and `search`.
+the same way, see `tournament`.
+
+The model is `overlap.timing.model` with the transform's own numbers. Before anything of a transform has run, they are
+estimated (`estimated`): latency and bandwidth of an all-to-all are measured once per runtime (`link_of`), and the
+time of computing is taken as proportional to the bytes of the arrays per worker, which is rough.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from ...runtime import POLLS_PER_EXCHANGE, Runtime
+from ...runtime import POLLS_PER_EXCHANGE, Load, Runtime
+from ...runtime.coordinator.coordinator import Coordinator
+from ...timing.messages import LatencyBandwidth, fit_message_time
+from ...timing.model import pipeline_s
 from .settings import Settings, Trial, Tuned
 
 DEPTH = 16
@@ -23,6 +33,10 @@ LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for w
 SLOTS_PER_WORKER = 2  # least number: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
 LATE = (0.0, 0.3, 0.45, 0.6)  # late shares that tuning tries
+COMPUTING_S_PER_BYTE = 2e-10  # of input and output, one worker; measured: 1.2e-10 (64^3) to 2.2e-10 (256^3)
+PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to measure latency and bandwidth
+OVERHEAD_S = 3e-6  # time per message for its requests in the compiled loop
+CHALLENGERS, CLOSE = 6, 2.0  # most settings beside the best in calls; expected to take at most so many times its time
 LATE_IN_FLIGHT = 3  # limit with late exchanges: exchanges in flight share the link, so each one takes longer
 
 
@@ -38,7 +52,12 @@ class Tunable(Protocol):
     settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
-    refinement: Any  # a `refining.Refinement`, for settings to be compared in the next calls
+    refinement: Any  # a `tournament.Comparison`, for settings to be compared in the next calls
+    configuration: Any  # what the transform has made for its settings, to which it can return
+
+    @property
+    def load(self) -> Load:
+        """Return the load of the calls with the present configuration."""
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
         """Make candidates; a class attribute."""
@@ -111,14 +130,11 @@ class Candidates:
         Number of slots that hides most, and number that stays in the cache.
     hopeless : float
         Candidates whose modelled time is more than this many times the best one are not measured.
-    near_tie : float
-        A later candidate wins if its time is less than this share of an earlier one's.
     """
 
     parts: tuple[int, int, int]
     sizes: list[int]
     hopeless: float
-    near_tie: float
     slices_of_one = 1
 
     def __init__(self, transform: Tunable, requested: Settings) -> None:
@@ -143,8 +159,7 @@ class Candidates:
 
     def settings(self, wait: str, chunk: int, depth: int, late: float = 0.0) -> Settings:
         """Return complete settings for a way to wait, slices per message and depth, otherwise as requested."""
-        if wait == "off":
-            depth = 1
+        depth = 1 if wait == "off" else self.requested.depth or min(depth, max(1, -(-self.slices // chunk)))
         return replace(
             self.requested,
             wait=wait,
@@ -190,6 +205,14 @@ class Candidates:
         """Return variants of settings with other late shares, if these have an effect."""
         return []
 
+    def in_flights(self, best: Settings) -> list[Settings]:
+        """Return variants of settings with fewer exchanges in flight, if their number was not requested."""
+        if best.wait != "poll" or self.requested.in_flight:
+            return []
+        depth = best.depth or 1
+        counts = sorted({max(1, depth // 2), max(1, depth // 4), 2})
+        return [replace(best, in_flight=count) for count in counts if count < (best.in_flight or depth)]
+
     def efforts(self) -> tuple[str, ...]:
         """Return the efforts of FFTW's planning that tuning may try instead."""
         return ()
@@ -206,7 +229,6 @@ class PlaneCandidates(Candidates):
     PARTS = 8  # slices of the trial of computing and exchanging alone
 
     hopeless = 2.0  # the model's error is smaller
-    near_tie = 0.98
 
     def __init__(self, transform: Tunable, requested: Settings) -> None:
         super().__init__(transform, requested)
@@ -282,7 +304,6 @@ class FieldCandidates(Candidates):
     transform: TunableFields
 
     hopeless = np.inf  # the model describes one stage, not the overlap of several
-    near_tie = 0.99
 
     def __init__(self, transform: TunableFields, requested: Settings) -> None:
         super().__init__(transform, requested)
@@ -351,3 +372,114 @@ class FieldCandidates(Candidates):
         if best.wait != "poll" or self.requested.late is not None or not self.transform.can_be_late:
             return []
         return [self.settings(best.wait, best.chunk or 1, best.depth or 1, late) for late in LATE if late != best.late]
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """The timing model with the numbers of one transform, the same on all ranks.
+
+    Attributes
+    ----------
+    candidates : Candidates
+    slice_s : float
+        Time of computing a slice, with all workers.
+    overhead_s : float
+        Time of a core per message.
+    link : LatencyBandwidth
+    shares : (float, float)
+        C and T of a slice as far as they can be compared: with long messages.
+    handover_s : float
+        Additional time of a core per message that is passed between threads, or waited for beside computing.
+    takes_core : bool
+        Ranks of one host exchange by copies, and there is no core but those that compute. Then polling hides no more
+        than blocking.
+    """
+
+    candidates: Candidates
+    slice_s: float
+    overhead_s: float
+    link: LatencyBandwidth
+    shares: tuple[float, float]
+    handover_s: float = 0.0
+    takes_core: bool = False
+
+    @property
+    def slices(self) -> int:
+        """Return the slices of the whole batch."""
+        return self.candidates.slices
+
+    def predicted_s(self, settings: Settings, speedup: float = 1.0, slices: int | None = None) -> float:
+        """Return the model's time in seconds of some slices, by default all, if computing were `speedup` as fast."""
+        candidates, slices = self.candidates, slices or self.slices
+        return pipeline_s(
+            self.slice_s / speedup * slices,
+            candidates.nbytes * slices,
+            self.link,
+            slices=slices,
+            chunk=settings.chunk or 1,
+            workers=candidates.workers,
+            wait="block" if settings.wait == "poll" and self.takes_core else settings.wait,
+            message_overhead_s=self.overhead_s + (0.0 if settings.wait == "off" else self.handover_s),
+            depth=settings.depth,
+        )
+
+    def planned(self) -> list[Settings]:
+        """Return the settings that planning would try, each once, the simplest first."""
+        listed = dict.fromkeys(self.candidates.planned(*self.shares))
+        # With one worker nobody computes while it blocks.
+        return [settings for settings in listed if settings.wait != "block" or self.candidates.workers > 1]
+
+    def promising(self) -> list[Settings]:
+        """Return those of `planned` that are not hopeless."""
+        planned = self.planned()
+        limit_s = self.candidates.hopeless * min(map(self.predicted_s, planned))
+        return [settings for settings in planned if self.predicted_s(settings) <= limit_s]
+
+    def entrants(self) -> list[Settings]:
+        """Return the best of `planned`, those that the model prefers first, and few that take much longer."""
+        listed = sorted(self.planned(), key=self.predicted_s)[: CHALLENGERS + 1]
+        limit_s = CLOSE * self.predicted_s(listed[0])
+        return [settings for settings in listed if self.predicted_s(settings) <= limit_s]
+
+
+def estimated(candidates: Candidates) -> Model:
+    """Make the model of a transform that has not run yet (collective)."""
+    runtime = candidates.transform.runtime
+    link = link_of(runtime)
+    slice_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays / candidates.slices_of_one / candidates.workers
+    exchange_s = candidates.nbytes / link.bandwidth_Bps + link.latency_s
+    takes_core = shared_cores(runtime) <= runtime.workers * runtime.coordinator.size
+    return Model(candidates, slice_s, OVERHEAD_S, link, (slice_s, exchange_s), takes_core=takes_core)
+
+
+def link_of(runtime: Runtime) -> LatencyBandwidth:
+    """Return latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
+    link = runtime.cache.get("latency and bandwidth")
+    if link is None:
+        with runtime.collective_section("measuring the all-to-all"):
+            link = runtime.cache["latency and bandwidth"] = _measured(runtime.coordinator)
+    return link
+
+
+def _measured(coordinator: Coordinator) -> LatencyBandwidth:
+    """Measure latency and bandwidth of an all-to-all; the same on all ranks."""
+    if coordinator.size == 1:
+        return LatencyBandwidth(0.0, 1.0)
+    seconds = []
+    for piece in PIECES:
+        times_s = [coordinator.alltoall_s(piece) for _ in range(4)]
+        seconds.append(min(times_s[1:]) / (coordinator.size - 1))
+    link = fit_message_time(PIECES, coordinator.maximum(np.array(seconds)))
+    return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))
+
+
+def shared_cores(runtime: Runtime) -> float:
+    """Return the cores of the host of all ranks; infinity if there are several hosts (collective)."""
+    count = runtime.cache.get("shared cores")
+    if count is None:
+        hosts, cores = zip(*runtime.coordinator.allgather((platform.node(), os.sched_getaffinity(0))))
+        count = runtime.cache["shared cores"] = len(set().union(*cores)) if len(set(hosts)) == 1 else math.inf
+    return count

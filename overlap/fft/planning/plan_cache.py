@@ -34,8 +34,7 @@ from ..engine import fftw as local
 from ..engine.wisdom import joined, without
 from . import tuning_file as store
 from .candidates import Tunable
-from .refining import PROCESSES, Choice
-from .settings import Settings, Tuned
+from .settings import PROCESSES, Choice, Settings, Tuned
 
 VARIABLE = "OVERLAP_TUNING"
 HELD = 200  # entries of the cache that a runtime keeps in memory

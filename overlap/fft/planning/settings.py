@@ -15,6 +15,7 @@ from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.coordinator.option_checks import WAITS, count_problem
 
 EFFORTS = ("estimate", "measure", "patient")  # efforts of FFTW's planning, by increasing cost
+PROCESSES = 2  # number of processes that compare before a `Choice` is trusted
 COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
 
 
@@ -38,7 +39,7 @@ class Settings:
         `Runtime.pipelined`.
     effort : {None, "estimate", "measure", "patient"}
         How much is measured before the plan can be used. None: little. FFTW's plans come from short searches, and the
-        first calls compare the settings of an earlier plan, or of the timing model, with others. "measure" and
+        calls compare the settings of an earlier plan, or of the timing model, with others. "measure" and
         "patient" are efforts of FFTW's planning, which take seconds per plan; the plan then compares ways to wait and
         depths in measured runs when it is made. "estimate": FFTW measures nothing.
     late : float, optional
@@ -155,6 +156,27 @@ class Trial:
     def __str__(self) -> str:
         model = "" if self.model_s is None else f", model {self.model_s * 1e6:.0f}"
         return f"  {self.settings}: measured {self.seconds_per_slice * 1e6:.0f} us per slice{model}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest settings that a comparison in calls has found, for later processes.
+
+    Attributes
+    ----------
+    settings : Settings
+    second : Settings or None
+        The next fastest.
+    seconds : float
+        Time of a call.
+    processes : int
+        Number of processes that have compared the two.
+    """
+
+    settings: Settings
+    second: Settings | None
+    seconds: float
+    processes: int = 1
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ from ... import files
 from ...arrays import checked
 from ...errors import InputError
 from ...files import user_folder
-from .refining import Choice
-from .settings import Settings, Tuned, settings_problem
+from .settings import Choice, Settings, Tuned, settings_problem
 
 FORMAT, VERSION = "overlap-tuning", 2
 KEPT = 1000  # files of a cache, of some 10 KiB each

@@ -18,8 +18,8 @@ from mpi4py import MPI
 from ...abort import limited_to
 from ...errors import InputError
 from ...fft import FFT2, FFT3
+from ...fft.balance import Balance
 from ...fft.engine.fftw import fftw_described, fftw_version
-from ...fft.planning.balance import Balance
 from ...losses import tolerates
 from ...runtime import Runtime
 from .. import launch

@@ -11,13 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...runtime import Runtime
-from ...runtime.coordinator.coordinator import Coordinator
-from ...timing.alltoall import alltoall_s
-from ...timing.messages import LatencyBandwidth, fit_message_time
+from ..runtime import Runtime
+from ..timing.alltoall import alltoall_s
+from .planning.candidates import link_of
 
 CLOSE = 1.5  # largest ratio of the modelled times of slab and pencil that counts as close
-PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to measure latency and bandwidth
 
 
 def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> list[tuple[int, int]]:
@@ -52,24 +50,3 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     (empty, best_s, _), (also_empty, other_s, _) = cost(best), cost(others[0] if others else best)
     close = others and empty == also_empty and other_s <= CLOSE * best_s
     return [best, others[0]] if close else [best]
-
-
-def link_of(runtime: Runtime) -> LatencyBandwidth:
-    """Return latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
-    link = runtime.cache.get("latency and bandwidth")
-    if link is None:
-        with runtime.collective_section("measuring the all-to-all"):
-            link = runtime.cache["latency and bandwidth"] = _measured(runtime.coordinator)
-    return link
-
-
-def _measured(coordinator: Coordinator) -> LatencyBandwidth:
-    """Measure latency and bandwidth of an all-to-all; the same on all ranks."""
-    if coordinator.size == 1:
-        return LatencyBandwidth(0.0, 1.0)
-    seconds = []
-    for piece in PIECES:
-        times_s = [coordinator.alltoall_s(piece) for _ in range(4)]
-        seconds.append(min(times_s[1:]) / (coordinator.size - 1))
-    link = fit_message_time(PIECES, coordinator.maximum(np.array(seconds)))
-    return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))

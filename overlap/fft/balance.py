@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import Weights
-from ...arrays.speeds import ROUND_S, ROUNDS
-from ...timing.turns import seconds_of
-from .candidates import Tunable
-from .trials import median_seconds, on_trial, seconds
+from ..arrays import Weights
+from ..arrays.speeds import ROUND_S, ROUNDS
+from ..timing.turns import seconds_of
+from .planning.candidates import Tunable
+from .planning.tournament import median_seconds, on_trial, seconds
 
 KEPT_GAIN = 1.02  # least measured gain of new shares; with less the plan returns to the old ones
 
