@@ -11,6 +11,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     masks           masked arrays, which are rejected
     uncopied        objects that can be neither copied nor pickled
     described       objects of which one line is printed
+    notes           lines on standard error about what would make a program faster
     clocks          how far the clocks of ranks differ
     abort           ending a job that cannot go on, with all stacks
     freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
@@ -22,6 +23,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     failures        failures of one rank, and how the others are notified and raise them; bounded waits
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines and traces
+      thread_level  the thread level of MPI
       trace         what every thread did, and when
       load          how long a rank computes, and how long it waits
       requests      requests that slices await, and the agreement of ranks on them

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from ..arrays import DistArray, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
 from ..freed import marked_call
+from ..runtime.thread_level import thread_level
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
@@ -80,7 +81,7 @@ class Plan(OnRuntime):
         lines = [self._title()]
         for _, transform in sorted(self._transforms.items()):
             lines += [transform.describe(), *map(str, transform.trials)]
-        return "\n".join(lines + self._notes())
+        return "\n".join([*lines, *self._notes(), f"MPI at {thread_level()}"])
 
     @marked_call
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> dict[str, Tuned]:

@@ -29,6 +29,7 @@ from ..runtime import AsyncComm
 from ..runtime.coordinator.option_checks import count_problem
 from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
+from ..runtime.thread_level import thread_level
 from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
@@ -186,7 +187,9 @@ class Transpose(OnRuntime):
     def describe(self) -> str:
         """Return the plan's distributions, and how it runs, as text."""
         self._check_in_use()
-        return "\n".join([self._title(), self.forward.described(), self.backward.described()])
+        return "\n".join(
+            [self._title(), self.forward.described(), self.backward.described(), f"MPI at {thread_level()}"]
+        )
 
     def _release(self, closing: ExitStack) -> None:
         for name in ("forward", "backward"):

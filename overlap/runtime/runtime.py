@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
+from ..errors import InputError, OverlapError, RankLost, repr_of
 from ..freed import Resource, Telling, closed_error
 from ..holding import DropWarning
 from ..interrupts import held_signals
@@ -33,6 +33,7 @@ from .scheduling.executor import Executor
 from .scheduling.host import Host
 from .scheduling.polling import POLLS_PER_EXCHANGE
 from .scheduling.ready_steps import is_worker
+from .thread_level import check_thread_level, thread_level
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
 from .trace import Trace
@@ -127,12 +128,7 @@ class Runtime(Resource):
         nice: int = 10,
         on_loss: str | None = None,
     ) -> None:
-        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise ThreadLevelError(
-                "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
-                f"({MPI.THREAD_SERIALIZED}), received {MPI.Query_thread()}; set "
-                "mpi4py.rc.thread_level = 'serialized' before importing mpi4py.MPI"
-            )
+        check_thread_level()
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise InputError(f"expected an mpi4py.MPI.Intracomm that has not been freed, received {comm!r}")
         problem = (
@@ -228,7 +224,7 @@ class Runtime(Resource):
     def _title(self) -> str:
         return (
             f"Runtime over {self.coordinator.size} rank(s), {self.workers} worker(s) each, depth {self.depth}, wait "
-            f"{self.wait!r}"
+            f"{self.wait!r}, MPI at {thread_level()}"
         )
 
     def _has_ended(self) -> bool:

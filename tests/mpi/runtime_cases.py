@@ -292,3 +292,9 @@ def exchanges_in_flight(comm, first=True):
             assert most <= in_flight, (most, in_flight)
             if comm.rank == 0 < last:
                 assert most == in_flight, (most, in_flight)
+
+
+def thread_level_is_told(comm, level):
+    """Plans and runtimes say the thread level of MPI; several of them are made."""
+    with overlap.Runtime(comm) as rt, overlap.Runtime(comm), overlap.FFT2(rt, (2, 4, 6)) as plan:
+        assert f"MPI at {level}" in repr(rt) and f"MPI at {level}" in plan.describe()

@@ -84,3 +84,19 @@ def test_timers_are_exact_for_polls_only():
 @pytest.mark.parametrize("already", [exhaustive(0), 5, exhaustive(18)])
 def test_workers_are_nicer_than_the_process(already):
     jobs.run_job("lifetime_cases:priorities", 1, args={"already": already}, fresh=True)
+
+
+@pytest.mark.parametrize(
+    "level, notes, ranks, lines",
+    [
+        ("multiple", "all", 2, 1),
+        ("multiple", "", 2, 0),
+        ("serialized", "all", 2, 0),
+        exhaustive("multiple", "all", 1, 0),
+    ],
+)
+def test_a_thread_level_that_costs_time_is_told_once(level, notes, ranks, lines):
+    env = {"MPI4PY_RC_THREAD_LEVEL": level, "OVERLAP_NOTES": notes}
+    result = jobs.run_job("runtime_cases:thread_level_is_told", ranks, env=env, args={"level": level})
+    told = [line for line in result.err.splitlines() if "MPI runs at MULTIPLE" in line]
+    assert len(told) == lines and all('mpi4py.rc.thread_level = "serialized"' in line for line in told)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from numpy.typing import DTypeLike
 from ...arrays import Weights, checked
 from ...errors import InputError
 from ...files import user_folder
+from ...notes import note
 from ...runtime import Runtime
 from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.processor import cpu_model
@@ -112,10 +112,7 @@ class Tuning(Known):
         with runtime.collective_section("reading a tuning file"):
             self._entry, self._reason = coordinator.bcast(None if coordinator.rank > 0 else self._find(path))
             if coordinator.rank == 0 and not os.path.exists(path):
-                print(
-                    f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
-                    file=sys.stderr,
-                )
+                note(f"no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one")
             self.weights = checked((self._entry or {}).get("weights"), coordinator.size)[0]
             if self._entry is not None and not self._entry["transforms"]:
                 self._entry, self._reason = None, "its entry for this plan has weights alone"

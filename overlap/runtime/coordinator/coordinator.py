@@ -40,6 +40,7 @@ from ...holding import DropWarning, Holding, free_dropped
 from ...interrupts import held_signals, holding_signals
 from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
+from ..thread_level import note_thread_level
 from . import departure
 from .exclusive import Exclusive
 from .header import Header, disagreement
@@ -129,6 +130,7 @@ class Coordinator:
         self._reported = ""  # the failure that was reported last
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
+        note_thread_level(self.comm)
         if self.guard is None:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         else:

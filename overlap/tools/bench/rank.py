@@ -22,6 +22,7 @@ from ...fft.balance import Balance
 from ...fft.engine.fftw import fftw_described, fftw_version
 from ...losses import tolerates
 from ...runtime import Runtime
+from ...runtime.thread_level import thread_level
 from .. import launch
 from .cases import Case
 from .jobs import JOBS
@@ -150,12 +151,11 @@ _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:
     """Report the MPI library and the places of the ranks. Collective; the result is complete on rank 0 only."""
-    levels = {getattr(MPI, f"THREAD_{name}"): name.lower() for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
     return {
         "library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
         "standard": ".".join(map(str, MPI.Get_version())),
-        "thread_level": levels[MPI.Query_thread()],
+        "thread_level": thread_level(),
         "lost_ranks": {
             True: "the others go on, with Runtime(comm, on_loss='raise')",
             False: "end the job; the others go on under mpiexec --with-ft ulfm, with Runtime(comm, on_loss='raise')",
