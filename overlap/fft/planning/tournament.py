@@ -229,6 +229,7 @@ class Comparison:
         """Make a call with the settings whose turn it is; after the last turn, the transform loses its comparison
         (collective).
         """
+        self._plain = 0  # the load of other settings has other counts
         begun = perf_counter()
         self._use(self._turn)
         started = perf_counter()
