@@ -36,7 +36,7 @@ def charge(z, y, x):
 
 def solve(plan, rho):
     """Return the potential of a charge between the plan's walls."""
-    operators = plan.operators(BOX, dealias=None)
+    operators = plan.operators(BOX)
     return plan.backward(-operators.inverse_laplacian(plan.forward(rho)))
 
 

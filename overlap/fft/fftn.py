@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from math import isqrt, prod
+from math import isqrt, prod, tau
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..arrays import AxisSwap, Layout
 from ..arrays.exchange import travelling
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
-from .array_spec import ArraySpec
+from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis
 from .engine.route import Route, for_stages
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
@@ -271,8 +271,13 @@ class FFTN(FourierPlan):
         title = f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
         return title + travelling(self.exchange)
 
-    def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Return the mode numbers of this rank's part of the spectrum.
+    def wavenumbers(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
+        """Return the wavenumbers k of this rank's modes: 2 pi / length times the number of waves in a box (local).
+
+        Parameters
+        ----------
+        lengths : float or sequence of float, optional
+            Lengths of the box, one for each of `axes` or one for all; 2 pi by default: k is the number of waves.
 
         Returns
         -------
@@ -280,9 +285,10 @@ class FFTN(FourierPlan):
             For each of `axes`, in the order given, an array of a shape that broadcasts to the local spectrum.
         """
         self._check_in_use()
+        wanted = self._wanted or ()
         numbers, lines = [], self._lines(self._fine)
-        for axis in self._wanted or ():
-            modes = mode_numbers(lines[self._at[axis]].kind, self._points[axis])
+        for axis, length in zip(wanted, box_lengths(lengths, len(wanted))):
+            modes = tau / length * mode_numbers(lines[self._at[axis]].kind, self._points[axis])
             if axis in self._factors and self._transposed:
                 modes = modes.reshape(self._factors[axis][::-1]).T.reshape(-1)
             shape = [1] * len(self._points)

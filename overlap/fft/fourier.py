@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from math import tau
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -413,20 +414,31 @@ class FourierPlan(Plan):
         return inputs, (self.spectrum,) * function.outputs
 
     @marked_call
-    def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Return the mode numbers of this rank's part of the spectrum: how many waves lie in the box along each axis.
+    def wavenumbers(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
+        """Return the wavenumbers k of this rank's modes: 2 pi / length times the number of waves in a box (local).
 
-        Along an axis with a cosine or sine transform these are whole numbers of half waves between the walls, such as
-        0, 1/2, 1, ..., or odd numbers of quarter waves. So ``2 * pi / length`` times the mode number is the
-        wavenumber along every axis.
+        In a box of length 2 pi, the default, k is the number of waves. Along an axis with a cosine or sine transform,
+        where the length is the distance of the walls, the number of waves is that of half waves divided by 2, such as
+        0, 1/2, 1, ..., or that of quarter waves by 4.
+
+        Parameters
+        ----------
+        lengths : float or sequence of float, optional
+            Lengths of the box, one for each transformed axis or one for all; 2 pi by default.
 
         Returns
         -------
         ky, kx or kz, ky, kx : ndarray of float
             Shapes that broadcast to a local plane or field of the spectrum, in its order.
+
+        Raises
+        ------
+        InputError
+            On this rank: a length is not positive and finite, or there are too many or too few.
         """
         self._check_in_use()
-        modes = [mode_numbers(kind, n) for kind, n in zip(self._kinds, self._points)]
+        box = box_lengths(lengths, len(self._points))
+        modes = [tau / length * mode_numbers(kind, n) for length, kind, n in zip(box, self._kinds, self._points)]
         numbers = []
         for number, mode in enumerate(modes):
             place = (number - self._transposed) % len(modes) - len(modes)
@@ -436,7 +448,7 @@ class FourierPlan(Plan):
         return tuple(numbers)
 
     @marked_call
-    def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "3/2") -> SpectralOperators:
+    def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "auto") -> SpectralOperators:
         """Make derivatives, energies and products of fields of the plan's spectrum in a box (collective).
 
         The box is periodic, or has walls at both ends of the axes with a cosine or sine transform.
@@ -445,8 +457,9 @@ class FourierPlan(Plan):
         ----------
         lengths : float or sequence of float, optional
             Lengths of the box, one for each transformed axis or one for all; 2 pi by default.
-        dealias : {"3/2", None} or tuple of int
-            De-aliasing of products, see `pointwise`.
+        dealias : {"auto", "3/2", None} or tuple of int
+            De-aliasing of products, see `pointwise`. ``"auto"``: ``"3/2"`` along all axes but those with a cosine or
+            sine transform, which have no finer grid.
 
         Returns
         -------
@@ -472,6 +485,9 @@ class FourierPlan(Plan):
         self._check_in_use()
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
+            if isinstance(dealias, str) and dealias == "auto":
+                fine = fine_points(self._points, "3/2")
+                dealias = tuple(n if kind in REAL_KINDS else m for kind, n, m in zip(self._kinds, self._points, fine))
             problem = (
                 self._operators_problem()
                 or lengths_problem(box, self._points, self.real.dtype)

@@ -80,7 +80,7 @@ class SpectralOperators(Described):
         return self._plan._has_ended()
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
-        """Return the wavenumbers k of this rank's modes along every axis; they broadcast to a local field (local)."""
+        """Return the plan's `wavenumbers` in the box: k of this rank's modes along every axis (local)."""
         self._update()
         return self._k
 
@@ -281,8 +281,8 @@ class SpectralOperators(Described):
         plan._check_in_use()
         if self._of_spectrum is plan.spectrum:
             return
-        modes = plan.wavenumbers()
-        self._k = tuple(tau / length * mode for length, mode in zip(self.lengths, modes))
+        modes = plan.wavenumbers()  # in a box of length 2 pi
+        self._k = plan.wavenumbers(self.lengths)
         self._odd_k = tuple(np.where(2 * np.abs(mode) == n, 0.0, k) for n, mode, k in zip(self._points, modes, self._k))
         self._square = sum(k**2 for k in self._k)
         self._counts = 1.0 if plan.real.dtype.kind == "c" else counts_of_half(modes[-1], self._points[-1])

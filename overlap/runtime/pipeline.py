@@ -91,7 +91,7 @@ class Pipeline(Uncopied, Described):
         problem: str | None = None,
     ) -> None:
         self.depth = options.depth
-        self.wait = options.wait
+        self.wait = self._way = options.wait
         if _is_plain(program):
             raise InputError(f"expected a coroutine function (`async def`) as program, received {repr_of(program)}")
         # Making a pipeline is not collective: an error here is reported to all ranks by the pipeline's first call.
@@ -184,6 +184,7 @@ class Pipeline(Uncopied, Described):
                 coordinator.synchronize_here(header, error, not coordinator.nested)
             else:
                 self._meet(count, wait, agree, error)
+            self.wait = wait
             started = perf_counter()
             computing_s = threads.run(job, waiting, placement)
             took_s = perf_counter() - started
@@ -244,7 +245,7 @@ class Pipeline(Uncopied, Described):
 
     def _next_wait(self, count: int) -> str:
         if self._trial is None:
-            return self.wait
+            return self._way
         if count == 1:
             return "off"  # nothing to hide it behind
         trial = self._trial
@@ -259,7 +260,7 @@ class Pipeline(Uncopied, Described):
         best = np.array([min(seconds) for seconds in trial.values()])
         best = self._threads.coordinator.maximum(best)
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
-            self.wait = list(trial)[int(np.argmin(best))]
+            self._way = list(trial)[int(np.argmin(best))]
             self._trial = None
 
 

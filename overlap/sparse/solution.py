@@ -29,9 +29,10 @@ class Solution(tuple[np.ndarray, int]):
     true_residual : float
         Norm of b - A x, computed from x at the end.
     hidden : float
-        Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks
-        (`overlap.timing.model.hidden`). It counts the solver's own products, not a preconditioner's. NaN if the share
-        is not known: after few products, on one rank, or if A is no `Matrix`.
+        Share of the halo's exchange that products with A hid, 0 to 1: (C + T - t)/min(C, T) of the means over the ranks
+        (`overlap.timing.model.hidden_share`). It counts the solver's own products, not a preconditioner's. NaN if the
+        share is not known: after few products, on one rank, if A is no `Matrix`, or if the times contradict each other,
+        as where an exchange takes next to no time.
 
     Examples
     --------

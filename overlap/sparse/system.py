@@ -30,7 +30,7 @@ from ..interrupts import held_signals
 from ..masks import mask_problem
 from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
-from ..timing.model import hidden
+from ..timing.model import hidden_share
 from . import kernels
 from .matrix import Matrix
 from .number_checks import bound_problem, common_type, whole_problem
@@ -404,7 +404,7 @@ class System:
             [float_times_power(norm, self._exponent) for norm in residuals],
             self._tolerance,
             float_times_power(float(np.sqrt(square)), self._exponent),
-            hidden(*times) if known else np.nan,
+            hidden_share(*times) if known else np.nan,
             breakdown,
         )
 

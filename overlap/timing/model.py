@@ -285,6 +285,37 @@ def hidden(compute_s: float, communication_s: float, measured_s: float) -> float
     return saved / could if could > 0 else math.nan
 
 
+def hidden_share(compute_s: float, communication_s: float, measured_s: float) -> float:
+    """Return `hidden` as a share from 0 to 1, for times that were measured while a program ran.
+
+    Where C or T is small, the noise of the larger one can be many times what could be hidden.
+
+    Parameters
+    ----------
+    compute_s, communication_s, measured_s : float
+        C, T and t in seconds.
+
+    Returns
+    -------
+    float
+        NaN if there was nothing to hide, or if the times miss the range by more than a quarter of what could be hidden:
+        they were not measured under the same conditions, and do not tell the share.
+
+    Raises
+    ------
+    ValueError
+        A time is negative or not finite.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.hidden_share(0.25, 0.5, 0.49), model.hidden_share(0.25, 0.001, 0.2)
+    (1.0, nan)
+    """
+    share = hidden(compute_s, communication_s, measured_s)
+    return min(max(share, 0.0), 1.0) if -0.25 <= share <= 1.25 else math.nan
+
+
 def pipeline_s(
     compute_s: float,
     nbytes: float,

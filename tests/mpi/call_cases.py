@@ -331,14 +331,17 @@ def auto_settles(comm):
 
         assert program.wait == "auto"
         program([])  # teaches nothing
-        for number in range(2 * SHORT_TRIALS):
-            assert program.wait == "auto" or number >= 2 * TRIALS
+        used = []
+        for _ in range(2 * SHORT_TRIALS):
             out[:] = 0
             program(range(6))
             np.testing.assert_array_equal(out, comm.size * np.arange(6))
-        assert program.wait in ("block", "poll")
-        same_everywhere(comm, program.wait)
+            used.append(program.wait)
+        same_everywhere(comm, used)
+        assert sorted(used[: 2 * TRIALS]) == ["block"] * TRIALS + ["poll"] * TRIALS, used
+        program(range(6))
         before = program.wait
+        assert before in ("block", "poll")
         program(range(6))
         assert program.wait == before
 

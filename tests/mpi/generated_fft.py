@@ -164,7 +164,7 @@ def plan_subject(kind: str) -> Subject:
                 legal={"lengths=None": "2 pi", "dealias=None": "no finer grid"},
             ),
             "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
-            "wavenumbers": Call(local=True),
+            "wavenumbers": Call(lambda lab, one: {"lengths": 1.0}, local=True, legal={"lengths=None": "2 pi"}),
         },
     )
 

@@ -181,7 +181,20 @@ def operators(comm):
         lengths = [2 * np.pi if kind in ("c2c", "r2c") else np.pi for kind in kinds]
         square = sum({"c2c": 4, "r2c": 4, "dct3": 0.25, "dst3": 0.25}.get(kind, 1) for kind in kinds)
         with FFT3(comm, (12, 11, 10), dtype, kinds=kinds, settings=QUICK) as plan:
-            ops = plan.operators(lengths, dealias=None)
+            ops = plan.operators(lengths)
+            for own, other in zip(ops.wavenumbers(), plan.wavenumbers(lengths)):
+                np.testing.assert_array_equal(own, other)
+            for axis, (kind, k) in enumerate(zip(kinds, plan.wavenumbers(lengths))):
+                n = plan.real.global_shape[axis]
+                every = {
+                    "c2c": np.fft.fftfreq(n, 1 / n),
+                    "r2c": np.arange(n // 2 + 1),
+                    "dst2": np.arange(1, n + 1),
+                    "dst1": np.arange(1, n + 1),
+                    "dct3": np.arange(n) + 0.5,
+                    "dst3": np.arange(n) + 0.5,
+                }.get(kind, np.arange(n))
+                np.testing.assert_allclose(k.reshape(-1), every[plan.spectrum.local_slice[axis]], rtol=1e-15)
             phi = plan.real.from_function(potential, lengths)
             spectrum = plan.forward(phi)
             close = {"atol": 1e-4 if dtype == "f4" else 1e-11}
@@ -196,7 +209,8 @@ def operators(comm):
             raises_everywhere(comm, InputError, "even order", lambda: ops.derivative(spectrum, wall))
             raises_everywhere(comm, InputError, "even order", lambda: ops.curl((spectrum,) * 3))
             raises_everywhere(comm, InputError, "Fourier transforms for energies", lambda: ops.energy(spectrum))
-            raises_everywhere(comm, InputError, "no finer grid", lambda: plan.operators(lengths))
+            raises_everywhere(comm, InputError, "no finer grid", lambda: plan.operators(lengths, dealias="3/2"))
+            raises_everywhere(comm, InputError, "positive length", lambda: plan.wavenumbers((1.0, 0.0, 1.0)))
         with FFT2(comm, (1, 4, 4), dtype, norm="ortho", kinds=(kinds[1], kinds[2]), settings=QUICK) as plan:
             if {"dct1", "dct3", "dst3"} & {*kinds[1:]}:
                 raises_everywhere(comm, InputError, "no series", lambda: plan.operators(dealias=None))

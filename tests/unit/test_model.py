@@ -78,6 +78,14 @@ def test_hidden():
     assert math.isnan(model.hidden(2.0, 0.0, 2.0))
 
 
+def test_a_share_that_is_measured_is_one_or_not_known():
+    assert model.hidden_share(2.0, 3.0, 4.0) == 0.5
+    assert model.hidden_share(2.0, 3.0, 2.6) == 1.0  # 1.2
+    assert model.hidden_share(2.0, 3.0, 5.4) == 0.0  # -0.2
+    for times in ((2.0, 0.0, 2.0), (10.0, 0.1, 5.3), (10.0, 0.1, 11.0), (2.0, 3.0, 2.4)):  # 48 and -9 times T
+        assert math.isnan(model.hidden_share(*times))
+
+
 # --- fill and drain -----------------------------------------------------------------------------
 
 
