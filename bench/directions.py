@@ -28,7 +28,6 @@ from overlap import files
 from overlap.tools import launch
 from overlap.tools.bench.table import markdown
 
-SETTLED = 120  # calls in which a plan has found its settings, at most
 TRIALS = 3  # calls by which the fastest of a peer's settings is found
 MPI4PY_FFT = (
     {"backend": "fftw"},
@@ -132,10 +131,7 @@ def measure(comm, shape, dtype, forward, rounds, link):
             return plan.forward if forward else plan.backward, given, out
 
         auto, given, out = transform_of()
-        for _ in range(SETTLED):
-            auto(given, out=out)
-            if auto.refinement is None:
-                break
+        auto.settle(given, out=out)
         off, *arrays = transform_of(wait="off")
         columns = {
             "auto_s": lambda: auto(given, out=out),

@@ -20,7 +20,6 @@ from recording import Recording
 from overlap.tools import launch
 from overlap.tools.bench.cases import Case
 
-SETTLED = 120  # calls in which a plan has found its settings, at most
 EXCHANGES = None, "f4"
 CASES = (
     {"workload": "fft2", "slices": 64, "shape": (512, 512)},
@@ -52,10 +51,7 @@ def measure(comm, cases, rounds):
             job = kind(case, plans[0])
             auto, off = (job.transform(plan) for plan in plans)
             out = plans[0].spectrum.empty()
-            for _ in range(SETTLED):
-                auto(*job.inputs, out=out)
-                if auto.refinement is None:
-                    break
+            auto.settle(*job.inputs, out=out)
             errors[case.exchange] = max_rel_error(comm, job, case, plans[0], out)
             chosen[case.exchange] = str(auto.settings)
             for name, run in (("t", auto), ("off", off), ("C", auto.compute), ("T", auto.communicate)):

@@ -34,7 +34,7 @@ from overlap.tools import launch
 FIELDS = (16, 24, 32, 48, 64, 96, 128)
 PLANES = (32, 64, 128, 256, 512)
 ROUND_S = 4e-3  # about, of the calls of one library in a round
-SETTLED = 200  # calls in which a plan has found its settings, at most
+SETTLED = 200  # calls after which every side has made its plans
 OURS = ("ours", "function", "drop_in")
 PEERS = {  # settings of mpi4py-fft, for fields and for planes
     3: (
@@ -131,6 +131,7 @@ def ours(comm, case, stack, effort):
         "function": Side(copied, None, places, lambda: function(copied, norm=norm), overlap.fft.close_plans),
         "drop_in": Side(*arrays, their_places, lambda: theirs(*arrays, normalize=False), drop_in.destroy),
     }
+    transform.settle(given, out=result)
     for side in found.values():
         for _ in range(SETTLED):
             side.call()

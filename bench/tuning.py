@@ -36,7 +36,6 @@ JOBS = {  # workload, direction, slices, shape, type
     "fft3 backward": ("fft3", "backward", 1, (128, 128, 128), "c16"),
 }
 LINKS = ("shm", "2gbit", "4gbit")
-SETTLED = 200  # calls in which a plan has found its settings, at most
 AGAIN, FINALISTS, FINAL_ROUNDS = 8, 4, 15
 ROUNDS = 31
 LIMIT = 1.03  # times the best, and times `off`
@@ -67,10 +66,7 @@ def measure(name, link, quick):
             inputs = (transform(*inputs),)
             transform = plan.backward
         out = transform(*inputs)
-        for _ in range(SETTLED):
-            transform(*inputs, out=out)
-            if transform.refinement is None:
-                break
+        transform.settle(*inputs, out=out)
         auto = transform.settings
         candidates = transform.candidates(transform, overlap.Settings())
         scan = list(dict.fromkeys(replace(one, effort=auto.effort) for one in candidates.grid()))

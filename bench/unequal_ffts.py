@@ -45,8 +45,7 @@ def row(comm: MPI.Intracomm, name: str, weights: list[float], rounds: int) -> st
             u, out = one.real.empty(), one.spectrum.empty()
             u[...] = 1.0
             runs[column] = lambda one=one, u=u, out=out: one.forward(u, out=out)
-            while one.forward.refinement is not None:  # the first calls compare settings
-                runs[column]()
+            one.forward.settle(u, out=out)
         runs["C"] = lambda: plan.forward.compute(u, out=out)
         runs["T"] = lambda: plan.forward.communicate(u, out=out)
         found: dict[str, list[tuple[float, float]]] = {column: [] for column in runs}
@@ -81,8 +80,7 @@ def balanced_row(comm: MPI.Intracomm, name: str, rounds: int) -> str:
         for one in (even, plan):
             arrays[one] = one.real.empty(), one.spectrum.empty()
             arrays[one][0][...] = 1.0
-            while one.forward.refinement is not None:
-                one.forward(arrays[one][0], out=arrays[one][1])
+            one.forward.settle(arrays[one][0], out=arrays[one][1])
         # The same settings, or their difference is measured.
         plan.forward.configure(even.forward.settings)
         found: dict[overlap.FFT2 | overlap.FFT3, list[float]] = {even: [], plan: []}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any, NoReturn
 
 import numpy as np
@@ -388,6 +389,26 @@ class Transform(Uncopied, Described):
             On all ranks, when a step failed on one; `out` is undefined, the plan usable.
         """
         return self._call("whole", arrays, out)
+
+    def settle(self, *arrays: np.ndarray, out: Any = None) -> None:
+        """Make calls until no settings are compared any more, for programs that time calls (collective).
+
+        Else a transform compares settings now and then, while it takes little of the time of all calls.
+
+        Parameters
+        ----------
+        arrays, out
+            The arguments of a call.
+
+        Raises
+        ------
+        InputError, SliceError
+            On all ranks: see `__call__`.
+        """
+        self(*arrays, out=out)
+        while self.refinement is not None:
+            self.refinement.share = inf
+            self(*arrays, out=out)
 
     def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         """Run on lists of planes that are known to fit (collective)."""

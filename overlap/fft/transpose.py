@@ -188,7 +188,7 @@ class Transpose(OnRuntime):
         """Return the plan's distributions, and how it runs, as text."""
         self._check_in_use()
         return "\n".join(
-            [self._title(), self.forward.described(), self.backward.described(), f"MPI at {thread_level()}"]
+            [self._title(), self.forward._described(), self.backward._described(), f"MPI at {thread_level()}"]
         )
 
     def _release(self, closing: ExitStack) -> None:
@@ -423,7 +423,7 @@ class TransposeDirection(Uncopied, Described):
     def _has_ended(self) -> bool:
         return self._plan._has_ended()
 
-    def described(self) -> str:
+    def _described(self) -> str:
         """Return how the direction runs, as text."""
         sent, chunk = self._crossing.sizes[0] * self._plan.dtype.itemsize, self._plan._chunk
         return (

@@ -30,7 +30,9 @@ OF_ENGINE = dict.fromkeys(
         "can_bind",
         "before",
         "candidates",
+        "configuration",
         "configure",
+        "forget",
         "kernels_of",
         "message_count",
         "message_nbytes",
@@ -101,6 +103,7 @@ def transform_calls(right: Any) -> dict[str, Call]:
         "__call__": Call(good, right),
         "compute": Call(good),
         "communicate": Call(good),
+        "settle": Call(good),
         "describe": Call(local=True),
         "tune": Call(lambda lab, one: {"budget_s": 0.05}, legal={"progress=None": ""}, costly=True),
     }

@@ -238,7 +238,7 @@ def interrupted_in_preflight(comm):
 def interrupted_in_first_calls(comm):
     """Ctrl-C between two things that one of a plan's first calls does on all ranks: told to the others."""
     # Every call is compared, and no order is ever significant.
-    endless = patch.multiple(tournament, SHARE=1e9, LEAD=1000, ROUNDS=1000, HOPELESS=(1e9, 1e9))
+    endless = patch.multiple(tournament, SHARE=np.inf, LEAD=1000, ROUNDS=1000, HOPELESS=(1e9, 1e9))
     with endless, overlap.FFT2(comm, (4, 8, 8)) as plan:
         u = plan.real.empty()
         u[...] = np.random.default_rng(comm.rank).random(u.shape)

@@ -134,8 +134,7 @@ class FT(Kernel):
             (self._plan.forward, (self._u, self._spectrum)),
             (self._plan.backward, (self._spectrum, self._u)),
         ):
-            while transform.refinement is not None:  # the first calls compare ways to wait
-                transform(arrays[0], out=arrays[1])
+            transform.settle(arrays[0], out=arrays[1])
         self.run()
 
     def run(self) -> None:

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -178,6 +178,11 @@ class Comparison:
         ``keep(choice)`` is called on all ranks when the fastest settings are known.
     known : Choice, optional
         The choice of an earlier process, with which the transform is configured.
+
+    Attributes
+    ----------
+    share : float
+        The largest share of the time of all calls that challengers may cost; the same on all ranks.
     """
 
     def __init__(
@@ -188,7 +193,7 @@ class Comparison:
         keep: Callable[[Choice], object],
         known: Choice | None = None,
     ) -> None:
-        self._transform, self._keep = transform, keep
+        self._transform, self._keep, self.share = transform, keep, SHARE
         self._tournament = Tournament(transform.settings)
         self._made = Configurations(transform)
         self._turns = self._all_turns(entrants, successors, known)
@@ -223,7 +228,7 @@ class Comparison:
 
     def pauses(self) -> bool:
         """Return whether the next call is an ordinary one; the same on all ranks, which have made the same calls."""
-        return self._transform.load.calls < self._plain
+        return self.share < inf and self._transform.load.calls < self._plain
 
     def run(self, call: Callable[[], None]) -> None:
         """Make a call with the settings whose turn it is; after the last turn, the transform loses its comparison
@@ -261,7 +266,7 @@ class Comparison:
             self._cost_s += max(0.0, setup_s + seconds - 2 * champion_s)
         if self._turn != champion:
             expected_s = self._cost_s + self._first_s * (self._turn not in self._made)
-            due = max(0, ceil(expected_s / (SHARE * max(champion_s, 1e-9))) - self._calls)
+            due = max(0, ceil(expected_s / (self.share * max(champion_s, 1e-9))) - self._calls)
             self._use(champion)
             self._calls += due
             self._plain = self._transform.load.calls + due
