@@ -30,7 +30,7 @@ def sources(pattern):
     return path
 
 
-def run(mpi, ranks, folder, *arguments, plugins=(), refused=None, fails=False, **environment):
+def run(mpi, ranks, folder, *arguments, plugins=(), refused=None, fails=False, under=(), **environment):
     """Run pytest on some ranks, with plugins from tests/peers; the outcomes of its tests by name, of each rank.
 
     Parameters
@@ -39,6 +39,8 @@ def run(mpi, ranks, folder, *arguments, plugins=(), refused=None, fails=False, *
         Tests that are left out: a regular expression of their names, and the reason.
     fails : bool
         Some tests may fail.
+    under : sequence of str, optional
+        Arguments of Python that run pytest's module under something else.
     """
     command, its_environment = processes.launcher_command(mpi, folder)
     mark = uuid.uuid4().hex
@@ -51,7 +53,17 @@ def run(mpi, ranks, folder, *arguments, plugins=(), refused=None, fails=False, *
     path = [str(processes.REPOSITORY / "tests" / "peers"), environment.pop("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     named = [part for name in ("outcomes", *plugins) for part in ("-p", name)]
-    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *named, *map(str, arguments)]
+    pytest_command = [
+        sys.executable,
+        *under,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *named,
+        *map(str, arguments),
+    ]
     try:
         ran = subprocess.run(
             [*command, "-n", str(ranks), *pytest_command],
@@ -103,6 +115,29 @@ def test_mpi4py_on_slice_programs(mpi, ranks, wait, names, tmp_path):
     refused = {"Local": NO_COMMUNICATOR}
     found = run(mpi, ranks, tmp_path, *files, plugins=["mpi4py_calls"], refused=refused, OVERLAP_CALLS=wait)
     assert counts(found) == {"passed": 132} | (LOCAL if "buf" in names else {})
+
+
+SAME_TYPE = "demands mpi4py's own class of an object that `overlap advise` has replaced"
+
+
+@pytest.mark.parametrize("mpi", ["mpich"], indirect=True)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_mpi4py_under_advise(mpi, ranks, tmp_path):
+    """mpi4py's tests of everything but I/O and spawning pass under `overlap advise` as they do without it."""
+    left_out = ("spawn", "dynproc", "mpiabi", "toplevel", "package", "ulfm", "util_pool", "util_dtlib", "io", "file")
+    files = [
+        path
+        for path in sorted(sources("mpi4py-*/test").glob("test_*.py"))
+        if path.stem.removeprefix("test_") not in (*left_out, "datatype", "p2p_buf_part")
+    ]
+    refused = {"TestObjModel::(testCAPI|testReduce)$": SAME_TYPE}
+    found = []
+    for name, under in (("without", ()), ("under", ("-m", "overlap.advise"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        found.append(run(mpi, ranks, folder, *files, plugins=["host_arrays"], refused=refused, fails=True, under=under))
+    assert found[0] == found[1]
+    assert counts(found[1])["passed"] > 1000
 
 
 OTHERS, LEGACY, NO_ARRAY = "other solvers", "gmres's callbacks as scipy's legacy", "a text for x0"

@@ -172,6 +172,21 @@ def test_the_estimate_is_the_models(workers):
     assert found.startup_s == pytest.approx((0.03 + 0.02) / 2, abs=0.01)
 
 
+def test_waiting_that_changes_from_call_to_call_can_be_hidden():
+    """Two ranks take turns in being late by 0.01 s: nobody computes longer, and all of the waiting is like T."""
+    rows, at_s = [[], []], 0.0
+    for step in range(21):
+        for rank in range(2):
+            late_s = 0.01 if (step + rank) % 2 else 0.0
+            rows[rank].append(collective(at_s + 0.03 + late_s, at_s + 0.05))
+        at_s += 0.05
+    found = estimate(match([record(rank, 2, rows[rank], host=f"host {rank}") for rank in range(2)]), (16,))
+    assert [each.waiting_s for each in found.times] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert found.idle_s == pytest.approx(0, abs=1e-9)
+    assert found.now_s == pytest.approx(20 * 0.05)
+    assert found.bound_s == pytest.approx(max(20 * 0.035, 10 * 0.02 + 10 * 0.01))
+
+
 def test_copies_in_the_memory_of_a_host_take_core_time():
     found = estimate(steps(11, 0.03, 0.0, 0.02, host=("one",)), (16,))
     assert found.bound_s == pytest.approx(found.now_s)  # C + T: with one worker nothing is hidden

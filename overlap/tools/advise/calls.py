@@ -6,6 +6,7 @@ records, too.
 
 from __future__ import annotations
 
+import copyreg
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from .records import (
     UNKNOWN,
 )
 
+_NAMED = ("COMM_WORLD", "COMM_SELF")
 LONGEST_PAUSE_S = 1e-5  # between two calls of `Test` that count as one wait
 
 # Collectives by the ranks for which they wait, and the position of the root among their arguments.
@@ -102,13 +104,25 @@ def _number(comm: Any) -> int:
 
 
 class _Replacing(type):
-    """The type of classes that stand in place of mpi4py's: mpi4py's own objects are instances of them."""
+    """The type of classes that stand in place of mpi4py's: they are equal to these, and have the same instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.__dict__.get("_original", ())) or super().__instancecheck__(instance)
 
     def __subclasscheck__(cls, subclass: Any) -> bool:
         return issubclass(subclass, cls.__dict__.get("_original", ())) or super().__subclasscheck__(subclass)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__dict__.get("_original", cls)
+
+    def __hash__(cls) -> int:
+        return type.__hash__(cls.__dict__.get("_original", cls))
+
+
+def _replacing(base: type, slots: tuple[str, ...], methods: dict[str, Any]) -> type:
+    """Make a class that stands in place of one of mpi4py's."""
+    own = {"__module__": base.__module__, "__doc__": base.__doc__, "__slots__": slots, "_original": base}
+    return _Replacing(base.__name__, (base,), own | methods)
 
 
 class Classes:
@@ -144,10 +158,11 @@ class Classes:
     def begin(self) -> None:
         """Replace COMM_WORLD and COMM_SELF of `mpi4py.MPI`; MPI must have been initialized."""
         recording = self.comms[self.MPI.Intracomm]
-        for name in ("COMM_WORLD", "COMM_SELF"):
+        for name in _NAMED:
             comm = recording(getattr(self.MPI, name))
             self._replace(**{name: comm})
             comm._number = self.recorder.number(comm, UNKNOWN)
+        copyreg.pickle(self.MPI.Intracomm, self._reduced)
 
     def _replace(self, **objects: Any) -> None:
         """Replace objects of `mpi4py.MPI` there, and in all modules that have imported them."""
@@ -178,21 +193,25 @@ class Classes:
 
     def _comm_class(self, base: type) -> type:
         methods = {name: make(name, getattr(base, name)) for name, make in self._methods() if hasattr(base, name)}
-        of_base: dict[str, Any] = {"__slots__": ("_number",), "__module__": base.__module__, "__doc__": base.__doc__}
-        of_base["__reduce__"] = self._reducing(base)
-        return type(base.__name__, (base,), of_base | methods)
 
-    def _reducing(self, base: type) -> Any:
-        """Make the method by which the objects that are replaced are pickled as those of mpi4py."""
+        def free(comm: Any) -> None:
+            if not any(comm is getattr(self.MPI, name) for name in _NAMED):  # mpi4py keeps its constants
+                base.free(comm)  # type: ignore[attr-defined]
+
+        methods |= {"__reduce__": self._reduced, "free": like(free, base.free)}  # type: ignore[attr-defined]
+        return _replacing(base, ("_number",), methods)
+
+    def _reduced(self, comm: Any) -> Any:
+        """Say how a communicator is pickled: by its name in `mpi4py.MPI`, or as a copy of the one that has a name.
+
+        mpi4py knows only its own objects by these names.
+        """
         MPI = self.MPI
-
-        def reduce(comm: Any) -> Any:
-            for name in ("COMM_WORLD", "COMM_SELF"):
-                if comm is getattr(MPI, name):
-                    return name
-            return base(comm).__reduce__()
-
-        return like(reduce, base.__reduce__)
+        for name in _NAMED:
+            named = getattr(MPI, name)
+            if comm == named:
+                return name if comm is named else (MPI.Intracomm, (named,))
+        raise ValueError(f"cannot serialize 'mpi4py.MPI.{type(comm).__name__}' instance")
 
     def _methods(self) -> Iterator[tuple[str, Callable[[str, Any], Any]]]:
         """Name the methods that record, and the functions that make them from mpi4py's."""
@@ -310,8 +329,8 @@ class Classes:
     def _made(self, comm: Any, parent: Any) -> Any:
         """Let a communicator that was made from another one record, too; return it."""
         if comm:
-            recording = self.comms.get(type(comm))
-            comm = comm if recording is None else recording(comm)
+            recording = self.comms.get(type(comm), type(comm))
+            comm = comm if type(comm) is recording else recording(comm)
             if isinstance(comm, self.MPI.Intracomm):
                 with suppress(Exception):  # a communicator that cannot be asked is not tabulated
                     comm._number = self.recorder.number(comm, _number(parent))
@@ -376,13 +395,17 @@ class Classes:
     # ---- requests
 
     def _request_class(self, base: type) -> type:
-        namespace: dict[str, Any] = {"__module__": base.__module__, "__doc__": base.__doc__, "_original": base}
-        namespace["__slots__"] = ("_row", "_call")
-        for name, completed in _COMPLETED.items():
-            namespace[name] = self._completing(name, getattr(base, name), completed)
+        methods = {name: self._completing(name, getattr(base, name), which) for name, which in _COMPLETED.items()}
         if base is self.MPI.Prequest:
-            namespace |= {name: self._restarting(name, getattr(base, name)) for name in ("Start", "Startall")}
-        return _Replacing(base.__name__, (base,), namespace)
+            methods |= {name: self._restarting(name, getattr(base, name)) for name in ("Start", "Startall")}
+        methods |= {name: self._from_handle(getattr(base, name)) for name in ("fromhandle", "fromint", "f2py")}
+        return _replacing(base, ("_row", "_call"), methods)
+
+    def _from_handle(self, method: Any) -> Any:
+        def made(cls: type, handle: int) -> Any:
+            return cls(method(handle))
+
+        return classmethod(like(made, method))
 
     def _of_requests(self, name: str, method: Any, write: Any) -> Any:
         """Make the recording method of a request, or of its class if it takes several.

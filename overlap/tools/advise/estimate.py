@@ -81,6 +81,8 @@ class Estimates:
         Time of the first call at each place and of the computing before it, which the times do not contain; mean.
     now_s : float
         Time of the slowest rank without hiding.
+    idle_s : float
+        The part of the waiting for a rank that computes longer, which hiding does not shorten; mean.
     bound_s : float
         Time with everything hidden that can be.
     rows : list of Estimate
@@ -89,6 +91,7 @@ class Estimates:
     times: list[RankTimes]
     startup_s: float
     now_s: float
+    idle_s: float
     bound_s: float
     rows: list[Estimate]
 
@@ -124,8 +127,8 @@ def estimate(
 ) -> Estimates:
     """Estimate the time with hidden communication.
 
-    Imbalance stays: each rank's time is what it waits for others, and the model's time of its C and T. The slowest rank
-    counts.
+    A rank that computes less than the slowest one goes on waiting for it. Waiting beyond this changes from call to
+    call, and slices in flight hide it as they hide transfers, so it is added to T. The slowest rank counts.
 
     Parameters
     ----------
@@ -143,29 +146,29 @@ def estimate(
     Estimates
     """
     times = [times_of(calls) for calls in matched.ranks]
+    longest_s = max(each.computing_s for each in times)
     core_s = [each.near_s + _network_core_s(calls, machine) for each, calls in zip(times, matched.ranks)]
+    # What is left of a rank's time is C and T; T contains the waiting that is not for the slowest rank's computing.
+    idle_s = [min(each.waiting_s, longest_s - each.computing_s) for each in times]
+    pairs = [(each.computing_s, each.wall_s - each.computing_s - idle) for each, idle in zip(times, idle_s)]
     bound_s = max(
-        each.waiting_s + model.poll_s(each.computing_s, each.transferring_s, workers=workers, core_s=core)
-        for each, core in zip(times, core_s)
+        idle + model.poll_s(*pair, workers=workers, core_s=core) for idle, pair, core in zip(idle_s, pairs, core_s)
     )
     rows = []
     for count in slices:
         polled = [
-            each.waiting_s
-            + model.poll_s(each.computing_s, each.transferring_s, slices=count, workers=workers, core_s=core)
-            for each, core in zip(times, core_s)
+            idle + model.poll_s(*pair, slices=count, workers=workers, core_s=core)
+            for idle, pair, core in zip(idle_s, pairs, core_s)
         ]
-        blocked = [
-            each.waiting_s + model.block_s(each.computing_s, each.transferring_s, workers, slices=count)
-            for each in times
-        ]
+        blocked = [idle + model.block_s(*pair, workers, slices=count) for idle, pair in zip(idle_s, pairs)]
         slowest = int(np.argmax(polled))
-        simulated = times[slowest].waiting_s + _simulated_s(
-            times[slowest], core_s[slowest], count, len(times), workers, machine
+        simulated = idle_s[slowest] + _simulated_s(
+            *pairs[slowest], core_s[slowest], times[slowest].calls, count, len(times), workers, machine
         )
         rows.append(Estimate(count, max(blocked), max(polled), simulated))
     begun = [float((calls.end_s - calls.start_s + calls.computing_s)[~counted(calls)].sum()) for calls in matched.ranks]
-    return Estimates(times, float(np.mean(begun)), max(each.wall_s for each in times), bound_s, rows)
+    now_s = max(each.wall_s for each in times)
+    return Estimates(times, float(np.mean(begun)), now_s, float(np.mean(idle_s)), bound_s, rows)
 
 
 def _network_core_s(calls: RankCalls, machine: Machine | None) -> float:
@@ -177,13 +180,19 @@ def _network_core_s(calls: RankCalls, machine: Machine | None) -> float:
 
 
 def _simulated_s(
-    times: RankTimes, core_s: float, slices: int, ranks: int, workers: int, machine: Machine | None
+    compute_s: float,
+    communication_s: float,
+    core_s: float,
+    calls: int,
+    slices: int,
+    ranks: int,
+    workers: int,
+    machine: Machine | None,
 ) -> float:
-    """Simulate the rank's calls, each cut into slices: the exchange of one, behind the computing of the others."""
-    if not times.calls or ranks == 1:
-        return times.computing_s + times.transferring_s
-    parts = times.calls * slices
-    transfer_s = times.transferring_s / parts
+    """Simulate a rank's calls, each cut into slices: the exchange of one, behind the computing of the others."""
+    if not calls or ranks == 1:
+        return compute_s + communication_s
+    parts = calls * slices
     given = machine or Machine(name="", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1, operation_s=AWAIT_S)
     link = replace(
         given,
@@ -193,10 +202,10 @@ def _simulated_s(
         eager_nbytes=0.0,
         ranks_per_node=1,
         message_s=0.0,
-        byte_s=core_s / times.transferring_s / _UNIT_BPS if times.transferring_s else 0.0,
+        byte_s=core_s / communication_s / _UNIT_BPS if communication_s else 0.0,
         jitter=0.0,
     )
-    compute_s = workers * times.computing_s / parts
-    program = Program.alike(slices, (compute_s, 0.0), (SimulatedTransfer(transfer_s * _UNIT_BPS, 1),))
-    options = Options(ranks=max(ranks, 2), workers=workers, depth=min(slices, DEPTH))
-    return times.calls * predict(program, link, options).wall_s
+    transfer = SimulatedTransfer(communication_s / parts * _UNIT_BPS, 1)
+    program = Program.alike(slices, (workers * compute_s / parts, 0.0), (transfer,))
+    options = Options(ranks=ranks, workers=workers, depth=min(slices, DEPTH))
+    return calls * predict(program, link, options).wall_s

@@ -20,7 +20,7 @@ from typing import Any
 
 from .calls import Classes
 from .ending import Ending
-from .recorder import Recorder
+from .recorder import Recorder, like
 from .records import RankRecord
 
 KNOWN_LIBRARIES = ("mpi4py_fft", "shenfun", "dedalus", "fluidfft", "petsc4py", "overlap.runtime.runtime")
@@ -108,14 +108,14 @@ class Recording:
                 self._initialized(MPI)
             return result
 
-        return initialize
+        return like(initialize, function)
 
     def _ended_before(self, function: Any) -> Any:
         def finalize() -> None:
             self.end()
             function()
 
-        return finalize
+        return like(finalize, function)
 
     def end(self, failed: bool = False) -> None:
         """Bring the records together and report, once. Collective, unless the program has failed.

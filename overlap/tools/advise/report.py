@@ -146,7 +146,7 @@ def advice(matched: Matched, estimates: Estimates, sites: Sequence[SiteTimes]) -
         return ["One rank communicates with nobody: there is nothing to hide. Start the program with several ranks."]
     said = []
     if estimates.bound < LEAST_GAIN:
-        if waiting > transferring:
+        if estimates.idle_s > transferring:
             reason = "the time in MPI is imbalance: it is spent waiting for the slowest rank"
         elif near > 0.5 and transferring > 0.02 * now:
             reason = "the ranks exchange in the memory of one host, where their own cores copy"
@@ -160,8 +160,11 @@ def advice(matched: Matched, estimates: Estimates, sites: Sequence[SiteTimes]) -
     else:
         gains = [f"{now / row.simulated_s:.2f}x with {row.slices} slices" for row in estimates.rows]
         said.append(f"Hiding gains at most {estimates.bound:.2f}x; simulated: {', '.join(gains)}.")
-    said.append(f"{_time(waiting)} of {_time(now)} is imbalance, which hiding does not shorten.")
-    if waiting > 0.1 * now:
+    said.append(
+        f"{_time(waiting)} of {_time(now)} is imbalance. Hiding does not shorten {_time(estimates.idle_s)} of it, in "
+        "which ranks wait for one that computes longer."
+    )
+    if estimates.idle_s > 0.1 * now:
         said[-1] += " To even it out: docs/howto/unequal_ranks.md."
     covered = float(np.mean([each.covered_s for each in estimates.times]))
     if covered > 0.01 * now:
@@ -294,6 +297,7 @@ def content(matched: Matched, estimates: Estimates, workers: int) -> dict[str, A
         "sites": [asdict(times) | {"obstacle": obstacle(times, whole_s)} for times in sites],
         "startup_s": estimates.startup_s,
         "now_s": estimates.now_s,
+        "idle_s": estimates.idle_s,
         "bound_s": estimates.bound_s,
         "gain_at_most": estimates.bound,
         "estimates": [asdict(row) | {"gain": estimates.now_s / row.simulated_s} for row in estimates.rows],

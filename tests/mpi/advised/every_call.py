@@ -105,5 +105,13 @@ COMM_SELF.Barrier()
 assert type(comm).__name__ == "Intracomm" and isinstance(comm, MPI.Intracomm)
 assert comm != MPI.COMM_NULL and isinstance(MPI.REQUEST_NULL, MPI.Request)
 assert issubclass(MPI.Prequest, MPI.Request)
+copy = pickle.loads(pickle.dumps(MPI.Intracomm(comm)))
+assert copy == comm and copy is not comm
+assert type(comm) == MPI.Intracomm and {MPI.Intracomm: 1}[type(comm)] == 1  # noqa: E721
+comm.free()  # mpi4py keeps its constants
+assert comm and comm.Get_size() == size
+persistent = comm.Send_init(b"", MPI.PROC_NULL)
+assert type(MPI.Prequest.fromhandle(persistent.handle)) is MPI.Prequest
+persistent.Free()
 if rank == 0:
     print(f"{__name__} {__file__} {sys.argv}")
