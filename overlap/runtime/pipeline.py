@@ -133,7 +133,7 @@ class Pipeline(Uncopied, Described):
         agree: Any = None,
         problem: str | Exception | None = None,
         **kwargs: Any,
-    ) -> None:
+    ) -> list[Any] | None:
         """Run all slices to their end (collective).
 
         Parameters
@@ -146,6 +146,11 @@ class Pipeline(Uncopied, Described):
             What must be equal on all ranks, besides the number of slices and the options.
         problem : str or Exception, optional
             An error in this rank's input, or a failure on this rank: if there is one, nothing runs on any rank.
+
+        Returns
+        -------
+        list or None
+            What this rank's slices have returned, in the order of `slices`; None if no slice returned anything.
 
         Raises
         ------
@@ -193,6 +198,7 @@ class Pipeline(Uncopied, Described):
             self._placements.took(count, wait, placement, took_s)
             if self._trial is not None and count > 1:
                 self._judge(self._trial, wait, count, took_s / count)
+            return [job.returned.get(number) for number in range(count)] if job.returned else None
 
     def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
         """Exchange the header of a call with a new number of slices, way to wait, or `agree`."""

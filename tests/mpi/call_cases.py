@@ -346,6 +346,48 @@ def auto_settles(comm):
         assert program.wait == before
 
 
+def slices_return(comm):
+    """What slices return is a list in their order, in every way to wait; None if they return nothing."""
+    for wait in ("off", "block", "poll"):
+        for workers in (1, 2):
+            with overlap.Runtime(comm, workers=workers, depth=3, wait=wait) as rt:
+
+                @rt.pipelined
+                async def squared(z):
+                    total = np.array([float(z)])
+                    await rt.comm.Allreduce(MPI.IN_PLACE, total)
+                    return None if z == 5 else (z, total[0] ** 2, comm.rank)
+
+                @rt.pipelined
+                async def nothing(z):
+                    await overlap.take_turn()
+
+                found = squared([4, 7, 5, 0, 1, 2, 3])
+                assert found == [
+                    None if z == 5 else (z, (comm.size * z) ** 2, comm.rank) for z in [4, 7, 5, 0, 1, 2, 3]
+                ]
+                assert nothing(range(4)) is None and squared([]) is None
+
+
+def plans_in_slices(comm):
+    """A plan that is called in a slice says what works there."""
+    u = np.ones((4, 8 // comm.size, 8), complex)
+    with overlap.Runtime(comm) as rt, overlap.FFT2(rt, (4, 8, 8)) as plan:
+
+        @rt.pipelined
+        async def program(z):
+            await overlap.take_turn()
+            plan.forward(u)
+
+        for _ in range(3):
+            try:
+                program(range(6))
+            except overlap.SliceError as error:
+                told = error.summary
+            assert "BusyError" in told and "await `apply` of a Bracket" in told and "`plan.pointwise`" in told, told
+        assert plan.forward(u).shape == plan.spectrum.shape
+
+
 class NoBuffer:
     """An array that gives its memory by DLPack alone."""
 

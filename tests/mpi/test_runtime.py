@@ -17,6 +17,8 @@ CASES = (
     "call_cases:point_to_point",
     "call_cases:small_batches",
     "call_cases:auto_settles",
+    "call_cases:slices_return",
+    "call_cases:plans_in_slices",
     "meeting_cases:headers_and_agreements",
     "lifetime_cases:threads_end",
     "lifetime_cases:closing_goes_on",

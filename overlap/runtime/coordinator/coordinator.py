@@ -42,7 +42,7 @@ from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
 from ..thread_level import note_thread_level
 from . import departure
-from .exclusive import Exclusive
+from .exclusive import IN_SLICES, Exclusive
 from .header import Header, disagreement
 from .rendezvous import Rendezvous
 from .reports import Exchange, Report, common_error, failure_report, hear, is_old, report_between_calls
@@ -653,5 +653,5 @@ class Coordinator:
         if self.running:
             raise BusyError(
                 "a pipeline of this runtime is running: expected one at a time, and no other call "
-                "of the runtime meanwhile"
+                f"of the runtime meanwhile{IN_SLICES}"
             )

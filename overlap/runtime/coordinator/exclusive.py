@@ -42,10 +42,14 @@ class _Holder:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         return BusyError(
             f"expected threads to use {self._name} one at a time, received {what} in thread "
-            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}"
+            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}{IN_SLICES}"
         )
 
 
+IN_SLICES = (
+    "; in a slice, await `apply` of a Bracket or of a Transpose's direction, and call other plans before or after the "
+    "pipeline, or give their function to `plan.pointwise`"
+)
 _process = _Holder("MPI below MPI_THREAD_MULTIPLE")
 
 

@@ -131,6 +131,7 @@ class Job:
         self.computing_s = 0.0
         self.keys, self.resources, self.workers = keys, resources, workers
         self.slots: list[Any] = []
+        self.returned: dict[int, Any] = {}  # by the slice's number, what slices have returned, if not None
         self.which_ended = bytearray(len(keys))  # for each slice, whether it has ended
         # Slots that wait for slices to end; None: they are not resumed any more.
         self._gates: dict[Any, bool] | None = {}

@@ -235,8 +235,10 @@ class Slot:
             answer, run.answer = run.answer, None
             request = run.source.send(answer)
             answer = None
-        except StopIteration:
+        except StopIteration as end:
             request = _ENDED
+            if end.value is not None and not run.draining:
+                job.returned[run.ordinal] = end.value
         except BaseException as error:
             if run.draining:
                 raise
