@@ -81,7 +81,7 @@ def kill(comm, folder):
         protected.save(0)
         step(plan, spectrum)
         Path(folder, f"rank{runtime.coordinator.rank}").write_text(json.dumps([noticed, monotonic(), step_s]))
-        protected.free()
+        protected.close()
         plan.close()
         runtime.close()
 
@@ -119,7 +119,7 @@ def saves(comm, rounds, folder):
                 found[name].append(value)
     if comm.rank == 0:
         Path(folder, "found").write_text(json.dumps(found))
-    protected.free()
+    protected.close()
     plan.close()
 
 

@@ -213,7 +213,7 @@ def turbulence(plan, viscosity, peaks, dt, steps, survive=False):
             plan, protected, step, (w, start) = recovered(loss, plan, protected)
             flow, values = NavierStokes(plan, viscosity), values[: step + 1]
     if survive:
-        protected.free()
+        protected.close()
     energy, enstrophy = np.array(values).swapaxes(0, 1)  # each (steps + 1, members)
     lost = energy[0] - energy[-1]
     dissipated = 2 * viscosity * np.trapezoid(enstrophy, dx=dt, axis=0)

@@ -227,38 +227,42 @@ class Resource(Uncopied, Described, ABC):
 
 
 class CollectiveContext(Resource):
-    """A context manager that frees itself.
+    """A context manager that closes itself.
 
     Attributes
     ----------
-    freed : bool
-        Set by `free`; later calls raise a `ClosedError`.
+    closed : bool
+        Set by `close`; later calls raise a `ClosedError`.
     """
 
-    freed = False
-    _ended = "freed"  # used in the text of `ClosedError`
+    closed = False
+    _ended = "closed"  # used in the text of `ClosedError`
 
     @abstractmethod
-    def free(self) -> None:
+    def close(self) -> None:
         """Free the object's resources of MPI and of the operating system (collective)."""
 
+    def free(self) -> None:
+        """Close the object; MPI's name for `close` (collective)."""
+        self.close()
+
     def check_open(self) -> None:
-        """Raise a `ClosedError` that names the object if it was freed, or belongs to another process."""
-        if self.freed:
+        """Raise a `ClosedError` that names the object if it was closed, or belongs to another process."""
+        if self.closed:
             raise closed_error(type(self).__name__, self._ended, self._forked)
 
     def _end(self) -> None:
-        self.free()
+        self.close()
 
     def _has_ended(self) -> bool:
-        return self.freed
+        return self.closed
 
     def __enter__(self) -> Self:
         self.check_open()
         return self
 
     def _closed_by_fork(self) -> None:
-        self._forked = self.freed = True
+        self._forked = self.closed = True
 
 
 def closed_error(name: str, ended: str, forked: bool = False) -> ClosedError:

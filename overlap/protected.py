@@ -402,7 +402,7 @@ class Protected(CollectiveContext):
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Free the copies (collective).
 
         Raises
@@ -410,10 +410,10 @@ class Protected(CollectiveContext):
         BusyError
             A call of the object is under way; nothing is freed.
         """
-        if self.freed:
+        if self.closed:
             return
         with self._coordinator.closing(_FREEING):
-            self.freed = True
+            self.closed = True
             try:
                 if self._coordinator.left is None:
                     self._complete()
@@ -429,13 +429,13 @@ class Protected(CollectiveContext):
         return self._coordinator.ending_calls()
 
     def _fail(self, error: BaseException) -> Telling | None:
-        if self.freed:
+        if self.closed:
             return None
         with self._coordinator.closing(_FREEING):
             if self._coordinator.size == 1 or self._coordinator.left is not None:
-                self.free()
+                self.close()
                 return None
-            self.freed = True
+            self.closed = True
             return self._coordinator.leave(error, self._drop)
 
     def _drop(self) -> None:

@@ -287,7 +287,7 @@ class Collectives(CollectiveContext):
         """Return whether an exception has ended a collective on this rank, so that no other one can be made."""
         return self._slow_path.broken
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Free the window (collective). Later calls raise `ClosedError`.
 
         Raises
@@ -300,7 +300,7 @@ class Collectives(CollectiveContext):
             if self._window.lost is not None:  # the other ranks cannot take part in freeing it
                 self._window.close()
                 self.holding.forget()
-                self.freed = True
+                self.closed = True
                 self._over()
             if not self._window.closed:
                 self._over()
@@ -312,14 +312,14 @@ class Collectives(CollectiveContext):
                     self.holding.forget()
                     raise
                 finally:
-                    self.freed = True
+                    self.closed = True
                 self._window.free()
                 self.holding.free()
 
     def _fail(self, error: BaseException) -> None:
         self._slow_path.left_by(error)
         if self.size == 1:
-            self.free()
+            self.close()
         self.holding.warning = None
         self.holding.drop()
 

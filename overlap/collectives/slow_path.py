@@ -124,7 +124,7 @@ class SlowPath:
     def _raise_own(self) -> NoReturn:
         """Raise the error that has made the instance unusable."""
         if self._window.closed:
-            raise closed_error("Collectives", "freed", self._window.forked)
+            raise closed_error("Collectives", "closed", self._window.forked)
         if self._window.lost is not None:
             raise closed_error("Collectives", f"closed by a loss ({self._window.lost})")
         raise self._window.failure().error()

@@ -47,7 +47,7 @@ from .engine.plane_composition import ONE, SlotBuffers
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
 from .engine.tasks import Task
-from .on_runtime import PlanComm
+from .on_runtime import PlanComm, of_plan
 from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, Tuned, settings_problem
@@ -124,6 +124,7 @@ class Bracket(Plan):
 
     _kind = "Bracket"
 
+    @of_plan
     @holding_signals
     def __init__(
         self,

@@ -20,7 +20,7 @@ from .engine.route import Route, for_stages
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
 from .fourier import FourierPlan, mode_numbers
 from .function import Dealias, Function
-from .on_runtime import PlanComm
+from .on_runtime import PlanComm, of_plan
 from .planning.settings import Settings
 from .transform import Transform
 
@@ -95,6 +95,7 @@ class FFTN(FourierPlan):
 
     _kind = "FFTN"
 
+    @of_plan
     def __init__(
         self,
         comm: PlanComm,

@@ -41,7 +41,7 @@ from .engine.staged import StagedTransform
 from .field_composition import FieldComposition
 from .field_transform import FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
-from .on_runtime import PlanComm
+from .on_runtime import PlanComm, of_plan
 from .operators import SpectralOperators, lengths_problem
 from .plan import Plan
 from .planning.plan_cache import PlanCache
@@ -64,6 +64,7 @@ class FourierPlan(Plan):
     _memory: PlanCache
     _kinds: tuple[str, ...]
 
+    @of_plan
     @holding_signals
     def __init__(
         self,

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Self
+from dataclasses import fields
+from functools import wraps
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from ..errors import repr_of
 from ..freed import Calls, Resource, Telling, closed_error
 from ..runtime import AsyncComm, Runtime
+from .planning.settings import Settings
 
 _CLOSING = "closing a plan"
+_SETTINGS = {field.name for field in fields(Settings)}
+_RUNTIME_OPTIONS = signature(Runtime).parameters.keys()
+
+P = ParamSpec("P")
+Made = TypeVar("Made", bound="OnRuntime")
 
 PlanComm = Any
 """The first argument of a plan: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
+
+
+def of_plan(init: Callable[Concatenate[Made, P], None]) -> Callable[Concatenate[Made, P], None]:
+    """Decorate a plan's constructor, so that it says where the options of a runtime, and the settings, belong."""
+
+    @wraps(init)
+    def made(self: Made, /, *args: P.args, **options: P.kwargs) -> None:
+        own = signature(init).parameters
+        for name, value in options.items():
+            if name not in own and name in _SETTINGS:
+                raise TypeError(f"{self._kind} has no argument {name!r}: pass settings={{{name!r}: {repr_of(value)}}}")
+            if name not in own and name in _RUNTIME_OPTIONS:
+                raise TypeError(
+                    f"{self._kind} has no argument {name!r}, which a runtime has: make the plan of one, "
+                    f"{self._kind}(Runtime(comm, {name}={repr_of(value)}), ...)"
+                )
+        init(self, *args, **options)
+
+    return made
 
 
 class OnRuntime(Resource):

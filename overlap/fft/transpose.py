@@ -38,7 +38,7 @@ from .engine.message import starts_of
 from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET
 from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, Call, Exchange, Run
-from .on_runtime import OnRuntime, PlanComm
+from .on_runtime import OnRuntime, PlanComm, of_plan
 from .planning.settings import Settings, settings_problem
 
 MESSAGE_NBYTES = 256 * 1024  # least bytes of a rank's message, if there are enough entries
@@ -96,6 +96,7 @@ class Transpose(OnRuntime):
 
     _kind = "Transpose"
 
+    @of_plan
     @holding_signals
     def __init__(
         self,

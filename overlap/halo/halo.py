@@ -250,7 +250,7 @@ class Halo(CollectiveContext):
 
     def _undo(self) -> None:
         """Free the parts of a halo that some rank could not make. Collective."""
-        self.freed = True
+        self.closed = True
         self._over()
         if self._window is not None:
             self._window.end()
@@ -484,7 +484,7 @@ class Halo(CollectiveContext):
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Free requests and windows (collective). Later calls raise `ClosedError`.
 
         Raises
@@ -492,7 +492,7 @@ class Halo(CollectiveContext):
         BusyError
             A call of the halo, or of a pipeline that awaits it, is under way; nothing is freed.
         """
-        if self.freed:
+        if self.closed:
             return
         with self._closing():
             if self.coordinator.left is not None:  # a rank that has left by an exception takes no part in freeing
@@ -522,18 +522,18 @@ class Halo(CollectiveContext):
 
     def lose(self, lost: RankLost) -> None:
         """Note that a rank is lost: there is no next round."""
-        if not self.freed:
+        if not self.closed:
             self._ended = f"closed by a loss ({lost})"
             self.abandon()
 
     def abandon(self) -> None:
         """End this rank's part without the others, because a rank has left."""
-        self.freed, self._active = True, False
+        self.closed, self._active = True, False
         self.coordinator.abandon()
         self._over()
 
     def _fail(self, error: BaseException) -> Telling | None:
-        if self.freed:
+        if self.closed:
             return None
         with self._closing():
             return self._failed(error)
@@ -541,10 +541,10 @@ class Halo(CollectiveContext):
     def _failed(self, error: BaseException) -> Telling | None:
         if error is self._failure:  # raised by a call, so the other ranks raise it, too, and call `free`
             with suppress(OverlapError):  # the exception that ends the block must not be hidden
-                self.free()
+                self.close()
             return None
         if self.comm.size == 1:
-            self.free()
+            self.close()
             return None
         if self.coordinator.left is not None:
             self.abandon()
@@ -552,7 +552,7 @@ class Halo(CollectiveContext):
         # This notifies ranks that wait in a round (the current one if it has not ended here); the header below notifies
         # ranks in any other call.
         self._notify(error, self._rounds + (not self._active))
-        self.freed, self._active = True, False
+        self.closed, self._active = True, False
         return self.coordinator.leave(error, self._over)
 
     def _closed_by_fork(self) -> None:
@@ -592,7 +592,7 @@ class PendingHalo(Described):
         return f"PendingHalo of a {self._halo._title()}"
 
     def _has_ended(self) -> bool:
-        return self._halo.freed
+        return self._halo.closed
 
     def test(self) -> bool:
         """Let the round progress, and return whether it has ended. Call it between pieces of computing."""

@@ -633,7 +633,7 @@ class Matrix(CollectiveContext):
             return f"expected a vector of numbers that fit one of {', '.join(map(str, TYPES))}, received {x.dtype}"
         return None
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Free communicators and windows (collective), and end the workers. Later calls raise `ClosedError`.
 
         Raises
@@ -641,10 +641,10 @@ class Matrix(CollectiveContext):
         BusyError
             A call of the matrix is under way: a product, a solver, a preconditioner; nothing is freed.
         """
-        if self.freed:
+        if self.closed:
             return
         with self.halo.coordinator.closing(_FREEING):
-            self.freed = True
+            self.closed = True
             self.team.close()
             try:
                 self.halo.free()  # first, because here the ranks see whether one has left and will not free the rest
@@ -664,15 +664,15 @@ class Matrix(CollectiveContext):
 
     def _abandon(self) -> None:
         """End this rank's part without the others: one of the ranks has left."""
-        self.freed = True
+        self.closed = True
         self.team.close()
         self.halo.abandon()
 
     def _fail(self, error: BaseException) -> Telling | None:
-        if self.freed:
+        if self.closed:
             return None
         with self.halo.coordinator.closing(_FREEING):
-            self.freed = True
+            self.closed = True
             self.team.close()
             for converted in self._others.values():  # in which ranks wait only within calls of this one
                 converted._abandon()
@@ -698,7 +698,7 @@ class Transposed(Described):
         return f"transpose of a {self.T._title()}"
 
     def _has_ended(self) -> bool:
-        return self.T.freed
+        return self.T.closed
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective)."""

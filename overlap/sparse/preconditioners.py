@@ -52,7 +52,7 @@ class Preconditioner(CollectiveContext):
     def _made(self, problem: str | None = None, **agreed: Any) -> Iterator[None]:
         """Run a ``with`` block that makes the preconditioner on all ranks, or raises on all of them."""
         coordinator = self._matrix.halo.coordinator
-        with coordinator.collective_section(f"making {self._known_as}", self.free, problem, **agreed):
+        with coordinator.collective_section(f"making {self._known_as}", self.close, problem, **agreed):
             self._known_as += f", number {coordinator.next_number()} of its matrix"
             yield
 
@@ -60,7 +60,7 @@ class Preconditioner(CollectiveContext):
         return f"{type(self).__name__} of a {self._matrix._title()}"
 
     def _has_ended(self) -> bool:
-        return self.freed or self._matrix.freed
+        return self.closed or self._matrix.closed
 
     @property
     def matrix(self) -> Matrix:
@@ -123,7 +123,7 @@ class Preconditioner(CollectiveContext):
         """Give no warning when it is dropped: an exception has left its block, after which no rank frees it."""
         self._dropping.wanted = False
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Free the preconditioner, but not its matrix (collective); later calls raise `ClosedError`.
 
         Raises
@@ -131,9 +131,9 @@ class Preconditioner(CollectiveContext):
         BusyError
             A call of the matrix is under way, such as a solver; nothing is freed.
         """
-        if not self.freed:
+        if not self.closed:
             with self._matrix.halo.coordinator.closing("freeing a preconditioner"):
-                self.freed = True
+                self.closed = True
                 self._free_parts()
 
     def _free_parts(self) -> None:

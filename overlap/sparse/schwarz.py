@@ -22,7 +22,7 @@ Local = Callable[[Matrix], Preconditioner]
 
 
 class AdditiveSchwarz(Preconditioner):
-    """Solve on a subdomain of each rank, add up, and correct by the residual (collective to make; `free` it).
+    """Solve on a subdomain of each rank, add up, and correct by the residual (collective to make; `close` it).
 
     A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most `overlap` steps away in
     the graph of A. Let R_i restrict to the rows of subdomain i, and B_i be the preconditioner that `local` makes of its

@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 from runtime_cases import WAITS, same_everywhere
 
@@ -386,6 +387,27 @@ def plans_in_slices(comm):
                 told = error.summary
             assert "BusyError" in told and "await `apply` of a Bracket" in told and "`plan.pointwise`" in told, told
         assert plan.forward(u).shape == plan.spectrum.shape
+
+
+def options_of_runtimes(comm):
+    """A plan says where an option of a runtime, or a setting, belongs; it refuses others as any function does."""
+    makers = {
+        "FFT2": lambda **options: overlap.FFT2(comm, (2, 4, 6), **options),
+        "FFT3": lambda **options: overlap.FFT3(comm, (4, 4, 6), **options),
+        "FFTN": lambda **options: overlap.FFTN(comm, (4, 4, 6), **options),
+        "Bracket": lambda **options: overlap.Bracket(comm, (2, 2, 3, 5), **options),
+        "Transpose": lambda **options: overlap.Transpose(comm, (2, 4, 4), 1, 2, **options),
+    }
+    for name, make in makers.items():
+        for options, text in (
+            ({"workers": 4}, rf"{name}\(Runtime\(comm, workers=4\), \.\.\.\)"),
+            ({"deadline_s": None}, rf"{name}\(Runtime\(comm, deadline_s=None\)"),
+            ({"nonsense": 4}, "unexpected keyword argument 'nonsense'"),
+        ):
+            with pytest.raises(TypeError, match=text):
+                make(**options)
+    with pytest.raises(TypeError, match=r"settings=\{'wait': 'poll'\}"):
+        makers["FFT3"](wait="poll")
 
 
 class NoBuffer:

@@ -117,5 +117,5 @@ def refused(comm: MPI.Intracomm) -> None:
         with pytest.raises(InputError, match=f"(?s){text}.*rank {size - 1}"):
             (bad if last else good)(fast)
         fast.free()
-        with pytest.raises(ClosedError, match="free"):
+        with pytest.raises(ClosedError, match="closed"):
             bad(fast)

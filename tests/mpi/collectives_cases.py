@@ -293,7 +293,7 @@ def freed(comm):
     fast.free()
     fast.free()
     for call in (fast.Barrier, lambda: fast.allreduce(1.0), lambda: _once(fast)):
-        with pytest.raises(ClosedError, match="free"):
+        with pytest.raises(ClosedError, match="closed"):
             call()
 
 

@@ -130,7 +130,7 @@ COLLECTIVES = (
         close=lambda lab, one: one.free(),
         words=("collectives", "Collectives"),
         use=("Allreduce",),
-        working={"free": "to free twice is allowed", "broken": "a freed one is as useless"},
+        working={"close": "to close twice is allowed", "free": "likewise", "broken": "a freed one is as useless"},
         once=True,
         calls={
             "Allgather": Call(wholes, copies, skipped=IN_PLACE, run=heard),
@@ -433,7 +433,7 @@ OUTPUT = (
         close=unprotect,
         words=("Protected",),
         use=("save", "restore"),
-        working={"free": "to free twice is allowed"},
+        working={"close": "to close twice is allowed", "free": "likewise"},
         calls={
             "check_open": Call(local=True),
             "save": Call(lambda lab, one: {"step": 2}),

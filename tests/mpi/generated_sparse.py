@@ -14,7 +14,7 @@ from overlap import sparse
 
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
 NO_MATRIX = {"A": "it brings the communicator over which a rank could tell the others"}
-FREEING = {"free": "to free twice is allowed"}
+FREEING = dict.fromkeys(("close", "free"), "to close twice is allowed")
 OF_SOLVERS = "for solvers and preconditioners, which know whether the matrix is open"
 TRUSTED = "what solvers call in every step, with arrays that they have made themselves"
 DATA = "data that were there when it was made"

@@ -227,7 +227,7 @@ def arrays_outlive(comm, transport):
             pending.wait,
             halo.__enter__,
         ):
-            raises_everywhere(comm, ClosedError, "expected an open Halo, received one that was freed", call)
+            raises_everywhere(comm, ClosedError, "expected an open Halo, received one that was closed", call)
         halo.free()
         del halo, pending
         np.testing.assert_array_equal(u, expected)

@@ -215,7 +215,7 @@ def freed(comm):
         for M in made[:5]:
             M.free()
             M.free()
-            name = f"expected an open {type(M).__name__}, received one that was freed"
+            name = f"expected an open {type(M).__name__}, received one that was closed"
             for call in (lambda: M @ x, lambda: M.apply(x, y), lambda: cg(A, x, M=M)):
                 raises_everywhere(comm, ClosedError, name, call)
         np.testing.assert_array_equal(cg(A, x).x, cg(A, x, M=Jacobi(A)).x)
@@ -247,7 +247,7 @@ def freed(comm):
             *(partial(M.__matmul__, x) for M in made[5:]),
             *(partial(M.apply, x, y) for M in made[5:]),
         ):
-            raises_everywhere(comm, ClosedError, "expected an open Matrix, received one that was freed", call)
+            raises_everywhere(comm, ClosedError, "expected an open Matrix, received one that was closed", call)
         for M in made:
             M.free()
 

@@ -18,7 +18,7 @@ CASES = (
     "call_cases:small_batches",
     "call_cases:auto_settles",
     "call_cases:slices_return",
-    "call_cases:plans_in_slices",
+    "call_cases:plans_in_slices,options_of_runtimes",
     "meeting_cases:headers_and_agreements",
     "lifetime_cases:threads_end",
     "lifetime_cases:closing_goes_on",

@@ -63,7 +63,7 @@ class AsyncCollectives(Described):
         return f"AsyncCollectives over {self.size} rank(s), here rank {self.rank}"
 
     def _has_ended(self) -> bool:
-        return self.made_by.freed
+        return self.made_by.closed
 
     def renew(self) -> None:
         """Make a new window (collective)."""
