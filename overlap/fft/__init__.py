@@ -11,6 +11,7 @@ from .functional import close_plans, fft, fft2, fftn, ifft, ifft2, ifftn, irfft,
 from .operators import SpectralOperators
 from .plan import Plan
 from .planning.settings import Settings, Trial, Tuned
+from .pointwise import Pointwise
 from .scipy_backend import serve as __ua_function__  # noqa: F401
 from .stepping import TimeStepper
 from .transform import Transform
@@ -27,6 +28,7 @@ __all__ = [
     "Balance",
     "Bracket",
     "Plan",
+    "Pointwise",
     "Settings",
     "SpectralOperators",
     "TimeStepper",

@@ -71,6 +71,10 @@ class FFT2(FourierPlan):
         The arrays of real space and of the spectrum: this rank's part, and ``empty()`` to make them.
     forward, backward : Transform
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
+    runtime : Runtime
+        The plan's own, or the one of which it was made: for slice programs, and for other plans.
+    comm : mpi4py.MPI.Comm
+        The ranks over which the arrays are split, for collectives of your own.
 
     Raises
     ------

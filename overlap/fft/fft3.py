@@ -62,6 +62,10 @@ class FFT3(FourierPlan):
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
     grid : (int, int)
         P and Q.
+    runtime : Runtime
+        The plan's own, or the one of which it was made: for slice programs, and for other plans.
+    comm : mpi4py.MPI.Comm
+        The ranks over which the arrays are split, for collectives of your own.
 
     Raises
     ------

@@ -77,6 +77,10 @@ class FFTN(FourierPlan):
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
     grid : tuple of int
         Ranks along each axis of `split`.
+    runtime : Runtime
+        The plan's own, or the one of which it was made: for slice programs, and for other plans.
+    comm : mpi4py.MPI.Comm
+        The ranks over which the arrays are split, for collectives of your own.
 
     Raises
     ------

@@ -172,6 +172,14 @@ class FourierPlan(Plan):
         Nothing is searched for: the settings are those of `forward`, and the layout is the same except for grid,
         weights and shares, which belong to the ranks. This plan may have lost ranks.
 
+        Parameters
+        ----------
+        runtime : Runtime
+
+        Returns
+        -------
+        FFT2, FFT3 or FFTN
+
         Raises
         ------
         ClosedError

@@ -38,6 +38,15 @@ class Pointwise(Transform):
         The arrays of the spectrum; shared inputs are last.
     share : FieldTransform, optional
         The transform of the shared inputs to the kept fields of a `PlaneComposition`.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (2, 16, 16), dtype="f8", norm="forward") as plan:
+    ...     square = plan.pointwise(lambda a: a * a, dealias="3/2")
+    ...     u = plan.forward(plan.real.from_function(lambda y, x: np.sin(x)))
+    ...     v = plan.backward(square(u))
+    >>> bool(np.allclose(v, np.sin(2 * np.pi * np.arange(16) / 16) ** 2))
+    True
     """
 
     def __init__(

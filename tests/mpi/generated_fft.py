@@ -467,7 +467,7 @@ SUBJECTS = (
         calls=transform_calls(transformed),
     ),
     Subject(
-        ("overlap.fft.Transform of FFT2.pointwise",),
+        ("overlap.fft.Transform of FFT2.pointwise", "overlap.fft.Pointwise"),
         make=given_by(partial(plan, kind="FFT2"), lambda one: one.pointwise(squared)),
         close=close_owner,
         words=("plan", "transform"),

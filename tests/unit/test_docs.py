@@ -108,6 +108,15 @@ def test_every_entry_has_an_example():
     ] == []
 
 
+def test_the_calls_of_communicators_are_listed():
+    from overlap.runtime import AsyncComm
+
+    page = (REFERENCE / "communicator.rst").read_text()
+    listed = set(re.findall(r"``([A-Z]\w+)``", page.partition("started, awaited later")[2]))
+    calls = {name for name in vars(AsyncComm) if name[0].isupper()} - {"Split"}
+    assert listed == calls
+
+
 def test_parameters_are_described():
     """Classes that are records list their fields as attributes."""
     found = []
