@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError, LinksUnavailable
+from ..fft.engine.library import newer_on_system
 from ..timing.simulate import WORKLOADS, Machine, Workload
 from . import cache, dead_segments, launch, links, options, signals, timeline
 from .advise import commands as advise
@@ -312,6 +313,8 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}"))
     if facts is not None:
         rows.append(("FFTW", facts["fftw_library"]))
+        if newer := newer_on_system(facts["fftw"]):
+            rows.append(("newer FFTW", f"{newer}; OVERLAP_FFTW={newer.rpartition(' ')[2]} in the environment uses it"))
         rows.append(("MPI", f"{facts['library']} (standard {facts['standard']})"))
         rows.append(("thread level", facts["thread_level"] + _THREAD_LEVEL_NOTE))
         rows.append(("lost ranks", facts["lost_ranks"]))

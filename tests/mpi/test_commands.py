@@ -232,11 +232,14 @@ def test_peer_that_is_not_installed_is_said(tmp_path):
     assert "not installed" in record["peer_skipped"] and "was not timed" in out
 
 
-def test_info():
-    status, out, err = overlap("info", "--ranks", 3)
+def test_info(tmp_path):
+    for kind in ("", "f"):
+        (tmp_path / f"libfftw3{kind}.so.3").write_bytes(b"\0fftw-9.10.2-sse2-avx512\0")
+    status, out, err = overlap("info", "--ranks", 3, env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert status == 0, err
     for words in ("overlap-mpi", "FFTW", "thread level", "rank 2", "shaped links"):
         assert words in out
+    assert f"9.10.2 in {tmp_path}; OVERLAP_FFTW={tmp_path}" in out
 
 
 @pytest.mark.exhaustive

@@ -152,3 +152,16 @@ def _python(program, named):
     return subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@pytest.mark.parametrize(
+    "double, single, newer",
+    [("3.3.12", "3.3.12", True), ("3.3.9", "3.3.9", False), ("3.3.12", "", False), ("", "", False)],
+)
+def test_a_newer_library_of_the_system_is_found(double, single, newer, tmp_path, monkeypatch):
+    """One that is newer in numbers, not in letters, and has both precisions."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    for kind, version in (("", double), ("f", single)):
+        (tmp_path / f"libfftw3{kind}.so").write_bytes(f"\0fftw-{version}-sse2\0".encode())
+    found = library.newer_on_system("3.3.11")
+    assert (found == f"3.3.12 in {tmp_path}") == newer

@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -178,6 +179,33 @@ def _named(path: Path) -> list[ctypes.PyDLL]:
             f"precision (libfftw3.so and libfftw3f.so), or one of them, received {str(path)!r}"
         )
     return libraries
+
+
+def newer_on_system(version: str) -> str | None:
+    """Return version and folder of the newest FFTW in the system's folders if it is newer than `version`, as text.
+
+    The files are read, not loaded.
+    """
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), "/usr/local/lib", "/usr/lib64", "/usr/lib"]
+    folders += map(str, Path("/usr/lib").glob("*-linux-gnu"))
+    found = []
+    for folder in filter(None, folders):
+        versions = [_version_in(Path(folder), f"libfftw3{kind}.so*") for kind in ("", "f")]
+        if all(versions):
+            found.append((min(versions), folder))
+    newest, folder = max(found, default=((), ""))
+    if newest <= tuple(map(int, re.findall(r"\d+", version))):
+        return None
+    return f"{'.'.join(map(str, newest))} in {folder}"
+
+
+def _version_in(folder: Path, pattern: str) -> tuple[int, ...]:
+    """Return the version of a library of FFTW; () if there is none that can be read."""
+    for file in sorted(folder.glob(pattern)):
+        with suppress(OSError):
+            if text := re.search(rb"fftw-(\d+)\.(\d+)\.(\d+)", file.read_bytes()):
+                return tuple(map(int, text.groups()))
+    return ()
 
 
 def _of_pyfftw() -> ctypes.PyDLL:
