@@ -60,4 +60,4 @@ def build(session: nox.Session) -> None:
         session.install("--force-reinstall", "--no-deps", str(archive))
         session.install(f"{archive}[demo]")
         session.run("overlap", "--version")
-        session.run("overlap", "demo", "--quick", "--rates")
+        session.run("overlap", "demo", "--rates")

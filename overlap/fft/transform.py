@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
+from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -390,7 +391,7 @@ class Transform(Uncopied, Described):
         """
         return self._call("whole", arrays, out)
 
-    def settle(self, *arrays: np.ndarray, out: Any = None) -> None:
+    def settle(self, *arrays: np.ndarray, out: Any = None, budget_s: float = inf) -> None:
         """Make calls until no settings are compared any more, for programs that time calls (collective).
 
         Else a transform compares settings now and then, while it takes little of the time of all calls.
@@ -399,16 +400,21 @@ class Transform(Uncopied, Described):
         ----------
         arrays, out
             The arguments of a call.
+        budget_s : float
+            Seconds, after which the fastest settings so far are kept.
 
         Raises
         ------
         InputError, SliceError
             On all ranks: see `__call__`.
         """
+        started = perf_counter()
         self(*arrays, out=out)
         while self.refinement is not None:
             self.refinement.share = inf
             self(*arrays, out=out)
+            if self.refinement is not None and self.runtime.coordinator.maximum(perf_counter() - started) > budget_s:
+                self.refinement.end()
 
     def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         """Run on lists of planes that are known to fit (collective)."""

@@ -247,7 +247,6 @@ def test_demo_without_links_says_why(tmp_path):
     """As where the kernel or a container refuses namespaces."""
     status, out, err = overlap(
         "demo",
-        "--quick",
         "--slices",
         3,
         "--shape",

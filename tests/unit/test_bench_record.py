@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,12 +238,20 @@ def test_a_full_disk_costs_no_table(tmp_path, monkeypatch, capsys):
     assert "No space left on device" in shown.err and str(path) in shown.err and not path.exists()
 
 
-def test_sentence_trusts_only_what_the_control_allows():
-    assert "links of 2gbit" in demo._sentence([record()])
-    assert "95 %" in demo._sentence([record()])
-    assert "see the warnings" in demo._sentence([record(seconds={"control": [0.13] * 3})])
-    assert "see the warnings" in demo._sentence([record(seconds={"C": [0.06, 0.06, 0.1]})])
-    assert "little to hide" in demo._sentence([record(without=("control",), hosts=1)])
+def test_the_verdict_trusts_no_disturbed_times():
+    measured = record()
+    gain = f"gains {measured['gain']:.2f}x of at most {measured['gain_bound']:.2f}x on links of 2gbit"
+    assert gain in demo.verdict([measured])
+    for seconds in ({"control": [0.13] * 3}, {"C": [0.06, 0.06, 0.1]}, {"auto": [0.05] * 3}, {"auto": [0.5] * 3}):
+        disturbed = record(seconds=seconds)
+        assert "try again" in demo.verdict([disturbed]) and "no verdict" in demo._line(disturbed), seconds
+    assert "little to hide" in demo.verdict([record(without=("control",), hosts=1)])
+
+
+def test_where_nothing_can_be_gained_the_line_says_so():
+    shared = record(Case(rounds=3), without=("control",), hosts=1)
+    assert "nothing to gain" in demo._line(shared | {"gain": 0.94})
+    assert "nothing to gain" in demo._line(record() | {"auto_choice": {"wait": "off"}})
 
 
 def test_the_demo_finds_the_links_on_which_communicating_takes_as_long_as_computing():
@@ -272,10 +279,6 @@ def test_timeline_shown_is_of_links_and_balanced():
     slow = record(seconds={"T": [0.5] * 3})
     picked = min([(shared, 0), (slow, 1), (record(), 2)], key=demo._interest)
     assert picked[1] == 2
-
-
-def test_quick_keeps_large_planes():
-    assert demo.quick(Case(slices=64, rounds=9)) == replace(Case(), slices=12, rounds=3)
 
 
 def test_a_demo_needs_no_scipy(monkeypatch):

@@ -226,6 +226,11 @@ class Comparison:
         """Forget the calls that were prepared for any settings."""
         self._made.forget()
 
+    def end(self) -> None:
+        """Compare no more: the transform keeps the fastest settings so far, and nothing is remembered."""
+        self._transform.refinement = None
+        self._use(self._tournament.champion)
+
     def pauses(self) -> bool:
         """Return whether the next call is an ordinary one; the same on all ranks, which have made the same calls."""
         return self.share < inf and self._transform.load.calls < self._plain
@@ -254,7 +259,7 @@ class Comparison:
         try:
             self._turn = self._turns.send(seconds)
         except StopIteration:
-            self._end()
+            self._conclude()
             return
         if new:
             self._first_s = max(0.0, setup_s - seconds)
@@ -271,10 +276,9 @@ class Comparison:
             self._calls += due
             self._plain = self._transform.load.calls + due
 
-    def _end(self) -> None:
+    def _conclude(self) -> None:
         transform, tournament = self._transform, self._tournament
-        transform.refinement = None
-        self._use(tournament.champion)
+        self.end()
         if not self._processes:  # the known choice still fits
             return
         transform.trials = tournament.records(max(1, transform.slices))

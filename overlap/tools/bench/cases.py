@@ -52,6 +52,8 @@ class Case:
         of the other overlapped plans.
     peer : bool
         Time mpi4py-fft too.
+    choosing_s : float
+        Seconds, at most, in which the plan of the column "auto" compares settings.
     link : str
         The link between the ranks; used in the record only.
     trace : str or None
@@ -80,6 +82,7 @@ class Case:
     chunk: int | None = None
     in_flight: int | None = None
     peer: bool = False
+    choosing_s: float = 1e9
     link: str = "shm"
     trace: str | None = None
 

@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import launch, options
 from . import report
 from .cases import MODES, Case
-from .demo import demo, quick
+from .demo import CHOOSING_S, SLICES, demo
 from .jobs import JOBS
 from .record import disturbed, doubt
 from .reference import reference
@@ -106,10 +107,15 @@ def add_commands(add: options.Add) -> None:
         _demo,
         "show on this machine how communication is hidden",
         "overlap demo",
-        "overlap demo --quick --rates 2gbit --out report",
+        "overlap demo --full --out report",
     )
     shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
-    shown.add_argument("--quick", action="store_true", help="measure small sizes, which takes a few seconds")
+    shown.add_argument(
+        "--full",
+        action="store_true",
+        help="measure more planes in all ways to wait, and on links on which communicating takes as long as computing; "
+        "takes some minutes",
+    )
     shown.add_argument(
         "--rates",
         nargs="*",
@@ -269,14 +275,14 @@ def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         workers=given.workers,
         rounds=given.rounds,
     )
-    rates = given.rates
-    if given.quick:
-        case, rates = quick(case), rates[:1]
+    if not given.full:
+        case = replace(case, slices=given.slices or SLICES, modes=("off", "auto"), choosing_s=CHOOSING_S)
     demo(
         case,
         command=["overlap", *sys.argv[1:]],
         ranks=given.ranks,
-        rates=rates,
+        rates=given.rates,
+        full=given.full,
         out=given.out,
         burst=given.burst,
         deadline_s=given.deadline,

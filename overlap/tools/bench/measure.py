@@ -89,7 +89,7 @@ def measure(
 
         best = runs[case.modes[-1]]
         steps.next("choosing settings")
-        best.settle(*job.inputs, out=out)
+        best.settle(*job.inputs, out=out, budget_s=case.choosing_s)
         columns = {mode: _call(runs[mode], job.inputs, out) for mode in case.modes}
         columns["C"] = _call(best.compute, job.inputs, out)
         columns["T"] = _call(best.communicate, job.inputs, out)

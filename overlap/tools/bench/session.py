@@ -135,8 +135,8 @@ class Session:
         self._task: Any = None
 
     @contextmanager
-    def progress(self, cases: int) -> Iterator[None]:
-        """Show a progress bar for a number of cases on standard error."""
+    def progress(self, cases: int, duration: str = "") -> Iterator[None]:
+        """Show a progress bar for a number of cases, and in words how long they take, on standard error."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -144,13 +144,16 @@ class Session:
             TextColumn("{task.description}"),
             BarColumn(),
             TimeElapsedColumn(),
+            TextColumn(f"of {duration}:" if duration else ""),
             TextColumn("{task.fields[what]}"),
             console=Console(stderr=True),
+            redirect_stdout=False,  # `say` prints there
         )
         with bar:
             self._bar, self._task = bar, bar.add_task("starting", total=cases, what="")
             yield
             bar.update(self._task, description="done", what="", completed=cases)
+        self._bar = None
 
     def measure(self, case: Case, link: str | None, ranks: int | None) -> Record | None:
         """Measure one case on links of a rate (None: shared memory).
@@ -188,6 +191,14 @@ class Session:
             self.report["mpi"] = {key: value for key, value in events["environment"].items() if key != "ranks"}
             self.report["cases"].append(record)
         return record
+
+    def say(self, line: str) -> None:
+        """Print a line at once, above the progress bar if there is one."""
+        if self._bar is not None:
+            self._bar.stop()
+        print(line, flush=True)
+        if self._bar is not None:
+            self._bar.start()
 
     def note(self, text: str) -> None:
         """Add a remark to the report."""
