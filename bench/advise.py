@@ -24,27 +24,34 @@ from overlap.tools.bench.table import markdown
 HERE = Path(__file__).resolve()
 LINKS = "shm", "2gbit", "4gbit"
 RANKS = 2
-SETTLING, STEPS = 12, 12  # first steps, in which a runtime compares its ways to wait; and those that are timed
+STEPS = 15
+SETTLING = {"mpi4py_fft": 40}  # steps before, in which runtimes (12 steps) and plans compare their settings
 
 
 def allreduce(comm, rt, n):
-    """16 sums over all ranks of what each rank has computed, 1 MiB each."""
+    """16 sums over all ranks of what each rank has computed, 256 KiB each."""
     slices = 16
     x = np.random.default_rng(comm.rank).random((slices, n * n // 2))
     a, b = np.empty_like(x), np.empty_like(x)
+
+    def work(source, target):
+        np.sin(source, out=target)
+        for _ in range(3):
+            np.exp(target, out=target)
+            np.sin(target, out=target)
 
     if rt is None:
 
         def step():
             for i in range(slices):
-                np.sin(x[i], out=a[i])
+                work(x[i], a[i])
                 comm.Allreduce(a[i], b[i])
                 b[i] /= comm.size
     else:
 
         @rt.pipelined
         async def one(i):
-            np.sin(x[i], out=a[i])
+            work(x[i], a[i])
             await rt.comm.Allreduce(a[i], b[i])
             b[i] /= comm.size
 
@@ -226,15 +233,14 @@ def mpi4py_fft(comm, rt, n):
         plan.forward(u, uh)
         plan.backward(uh, u)
 
-    step.settling = 40  # plans compare more settings
     return step, u, slices
 
 
 CASES = {case.__name__: case for case in (mpi4py_fft, spectral, halo, gradients, allreduce)}
 
 
-def measure(case, way, size, steps):
-    """Run a case on this rank in one way; tell its time per step, and a sum of its results."""
+def measure(case, ways, size, steps):
+    """Run a case on this rank in one way, or in both by turns; tell its median time per step, and check the results."""
     import mpi4py
 
     mpi4py.rc.thread_level = "serialized"
@@ -245,18 +251,22 @@ def measure(case, way, size, steps):
     import overlap
 
     comm = MPI.COMM_WORLD
-    with nullcontext() if way == "plain" else overlap.Runtime(comm) as rt:
-        step, result, _ = CASES[case](comm, rt, size)
-        for _ in range(getattr(step, "settling", SETTLING)):
-            step()
-        comm.Barrier()
-        started = time.perf_counter()
-        for _ in range(steps):
-            step()
-        seconds = (time.perf_counter() - started) / steps
-        seconds, total = comm.allreduce(seconds, MPI.MAX), comm.allreduce(complex(np.sum(result)))
-        if comm.rank == 0:
-            launch.tell({"way": way, "seconds": seconds, "sum": [total.real, total.imag]})
+    with nullcontext() if ways == "plain" else overlap.Runtime(comm) as rt:
+        runs = {"plain": CASES[case](comm, None, size)}
+        if rt is not None:
+            runs["hidden"] = CASES[case](comm, rt, size)
+        seconds = {way: [] for way in runs}
+        for number in range(-SETTLING.get(case, 12), steps):
+            for way, (step, _, _) in runs.items():
+                started = time.perf_counter()
+                step()
+                if number >= 0:
+                    seconds[way].append(time.perf_counter() - started)
+    for _, result, _ in runs.values():
+        assert np.allclose(result, runs["plain"][1], rtol=1e-10)
+    told = {way: max(comm.allgather(median(of_way))) for way, of_way in seconds.items()}
+    if comm.rank == 0:
+        launch.tell(told)
 
 
 def run(command, link):
@@ -278,16 +288,9 @@ def compared(case, link, options):
         asked = ["-m", "overlap.advise", "--slices", str(slices_of(case)), *described, "--json", str(report)]
         run([sys.executable, *asked, *own, "--rank", case, "plain"], link)
         advice = json.loads(report.read_text())
-    seconds = {"plain": [], "hidden": []}
-    sums = []
-    for _ in range(options.rounds):
-        for way, of_way in seconds.items():
-            (told,) = run([sys.executable, *own, "--rank", case, way], link)
-            of_way.append(told["seconds"])
-            sums.append(told["sum"])
-    assert np.allclose(sums, sums[0], rtol=1e-10), sums
+    told = [run([sys.executable, *own, "--rank", case, "both"], link)[0] for _ in range(options.rounds)]
     (row,) = advice["estimates"]
-    plain, hidden = (median(of_way) for of_way in seconds.values())
+    plain, hidden = (median(each[way] for each in told) for way in ("plain", "hidden"))
     compute_s, transfer_s, waiting_s = (
         max(one[name] for one in advice["ranks"]) for name in ("computing_s", "transferring_s", "waiting_s")
     )

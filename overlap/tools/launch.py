@@ -59,7 +59,21 @@ def under_mpi(environ: Mapping[str, str] = os.environ) -> bool:
     -------
     bool
     """
-    return any(name in environ for name in _RANK_VARIABLES)
+    return launched_rank(environ) is not None
+
+
+def launched_rank(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that an MPI launcher has given this process, or None without one.
+
+    Parameters
+    ----------
+    environ : mapping
+
+    Returns
+    -------
+    int or None
+    """
+    return next((int(environ[name]) for name in _RANK_VARIABLES if name in environ), None)
 
 
 def find_mpiexec() -> str:
@@ -268,9 +282,8 @@ def _die_with_parent() -> None:
 def _enter(cores: list[list[int]], command: list[str]) -> None:
     """Pin this rank and become the command."""
     _die_with_parent()
-    rank = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))
     if cores:
-        os.sched_setaffinity(0, cores[rank])
+        os.sched_setaffinity(0, cores[launched_rank() or 0])
     os.execvp(command[0], command)
 
 

@@ -182,8 +182,16 @@ def test_mpi_is_begun_by_the_program(tmp_path):
     (site,) = json.loads(path.read_text())["sites"]
     assert (site["site"]["operation"], site["calls"]) == ("Barrier", [4, 4])
     program.write_text("print('no MPI')\n")
-    assert overlap("advise", program)[:2] == (0, "no MPI\n")
+    status, out, err = overlap("advise", program)
+    assert (status, out) == (0, "no MPI\n") and "has not used MPI through mpi4py" in err
     status, _, err = overlap("advise", tmp_path / "missing.py")
+    assert status == 2 and "does not exist" in err
+    wrong = tmp_path / "machine.toml"
+    wrong.write_text("speed = 3\n")
+    program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+    status, _, err = overlap("advise", "--machine", wrong, program)  # the program has ended well
+    assert status == 0 and "speed: unknown" in err
+    status, _, err = overlap("advise", "--machine", tmp_path / "missing.toml", program)
     assert status == 2 and "expected a file" in err
     status, _, err = overlap("advise")
     assert status == 2 and "expected a program" in err

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="threads per rank; default: 1")
     parser.add_argument(
         "--machine",
+        type=_file,
         metavar="FILE.toml",
         help="description of the machine, written by `overlap info --measure`: costs of messages and of the runtime",
     )
@@ -71,10 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not program:
         parser.error("expected a program: overlap advise PROGRAM ARGS, or overlap advise -m MODULE ARGS")
     if not given.module and not Path(program[0]).exists():
-        parser.error(f"expected a file, received {program[0]}")
+        parser.error(f"expected a program: {program[0]} does not exist")
 
     def report(records: list[RankRecord]) -> None:
-        _report(records, given)
+        try:
+            _report(records, given)
+        except Exception as error:  # the program has ended well, and so does the command
+            print(f"overlap advise: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
     run(program, given.module is not None, Recording(given.calls, report))
     return 0
@@ -103,6 +107,12 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
     return value
+
+
+def _file(text: str) -> str:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"expected a file, received {text}")
+    return text
 
 
 def _output(text: str) -> str:

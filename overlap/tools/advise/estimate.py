@@ -147,7 +147,11 @@ def estimate(
     """
     times = [times_of(calls) for calls in matched.ranks]
     longest_s = max(each.computing_s for each in times)
-    core_s = [each.near_s + _network_core_s(calls, machine) for each, calls in zip(times, matched.ranks)]
+    # Without overlap, too, the cores take this time, so that it is a part of T.
+    core_s = [
+        min(each.near_s + _network_core_s(calls, machine), each.transferring_s)
+        for each, calls in zip(times, matched.ranks)
+    ]
     # What is left of a rank's time is C and T; T contains the waiting that is not for the slowest rank's computing.
     idle_s = [min(each.waiting_s, longest_s - each.computing_s) for each in times]
     pairs = [(each.computing_s, each.wall_s - each.computing_s - idle) for each, idle in zip(times, idle_s)]
@@ -189,10 +193,11 @@ def _simulated_s(
     workers: int,
     machine: Machine | None,
 ) -> float:
-    """Simulate a rank's calls, each cut into slices: the exchange of one, behind the computing of the others."""
+    """Simulate pipelines whose slices make one exchange each: as many exchanges as the program makes now, or one
+    pipeline of `slices` if it makes fewer."""
     if not calls or ranks == 1:
         return compute_s + communication_s
-    parts = calls * slices
+    parts = max(calls, slices)
     given = machine or Machine(name="", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1, operation_s=AWAIT_S)
     link = replace(
         given,
@@ -208,4 +213,4 @@ def _simulated_s(
     transfer = SimulatedTransfer(communication_s / parts * _UNIT_BPS, 1)
     program = Program.alike(slices, (workers * compute_s / parts, 0.0), (transfer,))
     options = Options(ranks=ranks, workers=workers, depth=min(slices, DEPTH))
-    return calls * predict(program, link, options).wall_s
+    return parts / slices * predict(program, link, options).wall_s

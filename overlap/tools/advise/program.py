@@ -18,6 +18,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
 
+from ..launch import launched_rank
 from .calls import Classes
 from .ending import Ending
 from .recorder import Recorder, like
@@ -125,9 +126,13 @@ class Recording:
         failed : bool
             The program has failed on this rank.
         """
-        if self._ended or self._ending is None or sys.modules[_MODULE].Is_finalized():
+        if self._ended:
             return
         self._ended = True
+        if self._ending is None or sys.modules[_MODULE].Is_finalized():
+            if not failed and not launched_rank():
+                print("overlap advise: no report: the program has not used MPI through mpi4py", file=sys.stderr)
+            return
         if failed:
             self._ending.failed()
             return
