@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from overlap.errors import InputError
 from overlap.runtime.coordinator.hot_wait import LONGEST_SLEEP_S
+from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, ranks, simulate
 from overlap.timing.thread_scaling import ThreadScaling
@@ -562,3 +563,35 @@ def test_a_workload_with_weights():
     assert sum(one.compute_s for one in even) == pytest.approx(sum(one.compute_s for one in uneven))
     assert uneven[0].compute_s / uneven[1].compute_s == pytest.approx(7 / 4)
     assert [len(one.transfers) for one in even] == [len(one.transfers) for one in uneven]
+
+
+def traced(times):
+    """Spans of rank 1, one slice after the other: computing, exchanging, computing, ... for the given seconds."""
+    spans, at_s = [Span(0, "worker 0", "compute", "slice 0", 0.0, 9.0)], 3.0
+    for number, own in enumerate(times):
+        for place, seconds in enumerate(own):
+            kind = "communicate" if place % 2 else "compute"
+            label = f"Alltoall on communicator 0 of slice {number}" if place % 2 else f"slice {number}"
+            spans.append(Span(1, "worker 0", kind, label, at_s, at_s + seconds))
+            at_s += seconds
+        spans.append(Span(1, "worker 0", "communicate", "agreement of all ranks", at_s, at_s + 0.5))
+    return spans
+
+
+def test_a_program_of_a_trace_takes_the_traced_times():
+    machine = Machine(name="x", fft_flops=1, copy_Bps=1, latency_s=0.01, bandwidth_Bps=1e6)
+    spans = traced([(0.2, 0.11, 0.3, 0.06, 0.1), (0.4, 0.21, 0.0)])
+    program = Program.of_trace(reversed(spans), machine, rank=1)
+    assert [pytest.approx(steps) for steps in program.steps] == [(0.2, 0.3, 0.1), (0.4, 0.0)]
+    sent = [[transfer.nbytes for transfer in transfers] for transfers in program.transfers]
+    assert sent == [pytest.approx([1e5, 5e4]), pytest.approx([2e5])]
+    found = predict(program, machine, Options(ranks=2, wait="off"))
+    agreement_s = 0.01  # of all ranks at the end: one latency
+    assert found.wall_s == pytest.approx(0.2 + 0.11 + 0.3 + 0.06 + 0.1 + 0.4 + 0.21 + agreement_s)
+
+
+def test_a_trace_of_several_calls_or_of_none_is_refused():
+    machine = Machine(name="x", fft_flops=1, copy_Bps=1, latency_s=0.0, bandwidth_Bps=1)
+    for spans in ([], traced([(0.2, 0.1, 0.3)])[1:] * 2, traced([(0.2, 0.1)])):
+        with pytest.raises(InputError):
+            Program.of_trace(spans, machine, rank=1)

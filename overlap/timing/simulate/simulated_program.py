@@ -6,15 +6,18 @@ A slice here is the content of one slot: a chunk of the user's slices that trave
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...arrays import Weights, block, chunks, length_of
 from ...errors import InputError
+from ...runtime.trace import Span
 from .machine import Machine
 
+_OF_SLICE = re.compile(r"\bslice (\d+)$")  # end of the labels of steps and exchanges
 WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their data types
 
 
@@ -104,6 +107,49 @@ class Program:
         Program
         """
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
+
+    @classmethod
+    def of_trace(cls, spans: Iterable[Span], machine: Machine, rank: int = 0) -> Program:
+        """Make the program of one call of a slice program, from its trace on one rank.
+
+        Trace a call with ``wait="off"``, so that no time contains waiting for other slices, and clear the trace before
+        it. An exchange gets the bytes that the machine sends in the time that it took.
+
+        Parameters
+        ----------
+        spans : iterable of Span
+            From `Trace.gather`, or `timeline.read_chrome`.
+        machine : Machine
+            The machine on which the call was traced.
+        rank : int, optional
+
+        Returns
+        -------
+        Program
+
+        Raises
+        ------
+        InputError
+            The spans are not those of one call of a slice program.
+        """
+        slices: dict[int, list[Span]] = {}
+        for span in sorted(spans, key=lambda span: span.start_s):
+            named = _OF_SLICE.search(span.label)
+            if named and span.rank == rank:
+                slices.setdefault(int(named[1]), []).append(span)
+        kinds = {"compute": 0, "communicate": 1}
+        if not slices or any(kinds[span.kind] != at % 2 for own in slices.values() for at, span in enumerate(own)):
+            raise InputError(
+                f"spans: expected those of one call of a slice program on rank {rank}, in which each slice computes, "
+                f"exchanges, computes, ...; received {len(slices)} slices"
+            )
+        steps, transfers = [], []
+        for _, own in sorted(slices.items()):
+            times = [span.end_s - span.start_s for span in own]
+            steps.append(tuple(times[0::2]))
+            sent = [max(0.0, seconds - machine.latency_s) * machine.bandwidth_Bps for seconds in times[1::2]]
+            transfers.append(tuple(SimulatedTransfer(nbytes, 1) for nbytes in sent))
+        return cls(tuple(steps), tuple(transfers))
 
     def scaled(self, factor: float) -> Program:
         """Return a program with the same exchanges, whose computing takes `factor` times as long.

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="threads per rank; default: 1")
     parser.add_argument(
         "--machine",
-        type=_file,
         metavar="FILE.toml",
         help="description of the machine, written by `overlap info --measure`: costs of messages and of the runtime",
     )
@@ -74,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given.module and not Path(program[0]).exists():
         parser.error(f"expected a program: {program[0]} does not exist")
 
+    if given.machine and not Path(given.machine).is_file():
+        parser.error(f"--machine: expected a file, received {given.machine}")
+
     def report(records: list[RankRecord]) -> None:
         try:
             _report(records, given)
@@ -107,12 +109,6 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
     return value
-
-
-def _file(text: str) -> str:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected a file, received {text}")
-    return text
 
 
 def _output(text: str) -> str:
