@@ -495,8 +495,12 @@ class FourierPlan(Plan):
         with self._adding("making the operators of a plan"):
             box = box_lengths(lengths, len(self._points))
             if isinstance(dealias, str) and dealias == "auto":
-                fine = fine_points(self._points, "3/2")
-                dealias = tuple(n if kind in REAL_KINDS else m for kind, n, m in zip(self._kinds, self._points, fine))
+                dealias = "3/2"
+                if {*REAL_KINDS} & {*self._kinds}:
+                    fine = fine_points(self._points, dealias)
+                    dealias = tuple(
+                        n if kind in REAL_KINDS else m for kind, n, m in zip(self._kinds, self._points, fine)
+                    )
             problem = (
                 self._operators_problem()
                 or lengths_problem(box, self._points, self.real.dtype)
