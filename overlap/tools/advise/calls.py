@@ -14,73 +14,34 @@ from contextlib import suppress
 from typing import Any
 
 from .contents import nbytes
+from .operations import (
+    BUFFERS,
+    COLLECTIVES,
+    COMPLETED,
+    CREATIONS,
+    OF_NO_RANK,
+    OF_SEVERAL,
+    PICKLED_ROOTS,
+    RECEIVES,
+    ROOTS,
+    SENDS,
+)
 from .recorder import Arguments, Recorder, like
 from .records import (
-    ALL,
     COMPLETION,
     END,
-    FROM_ROOT,
     LOCAL,
-    NEIGHBOURS,
     PART,
-    PREFIX,
     RECEIVE,
     SEND,
     SITE,
     START,
-    TO_ROOT,
     UNKNOWN,
 )
+from .replacing import replacing
 
 _NAMED = ("COMM_WORLD", "COMM_SELF")
 LONGEST_PAUSE_S = 1e-5  # between two calls of `Test` that count as one wait
-
-# Collectives by the ranks for which they wait, and the position of the root among their arguments.
-_COLLECTIVES = {
-    **dict.fromkeys(("Barrier", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Allreduce"), ALL),
-    **dict.fromkeys(("Reduce_scatter_block", "Reduce_scatter"), ALL),
-    **dict.fromkeys(("Bcast", "Scatter", "Scatterv"), FROM_ROOT),
-    **dict.fromkeys(("Gather", "Gatherv", "Reduce"), TO_ROOT),
-    **dict.fromkeys(("Scan", "Exscan"), PREFIX),
-    **dict.fromkeys((f"Neighbor_{name}" for name in ("allgather", "allgatherv")), NEIGHBOURS),
-    **dict.fromkeys((f"Neighbor_{name}" for name in ("alltoall", "alltoallv", "alltoallw")), NEIGHBOURS),
-}
-_ROOTS = {"Bcast": 2, "Gather": 3, "Gatherv": 3, "Scatter": 3, "Scatterv": 3, "Reduce": 4}
-_PICKLED_ROOTS = {"bcast": 2, "gather": 2, "scatter": 2, "reduce": 3}
-_SENDS = ("Send", "Bsend", "Ssend", "Rsend")
-_RECEIVES = (  # positions of the status and of the source
-    *(("Recv", 4, 2), ("recv", 4, 2)),
-    *(("Sendrecv", 7, 5), ("sendrecv", 7, 5), ("Sendrecv_replace", 6, 4)),
-)
-_CREATIONS = {
-    **dict.fromkeys(("Dup", "Dup_with_info", "Clone", "Create", "Split", "Split_type", "Sub"), ALL),
-    **dict.fromkeys(("Create_cart", "Create_graph", "Create_dist_graph_adjacent", "Create_dist_graph"), ALL),
-    **dict.fromkeys(("Create_group", "Create_intercomm", "Merge", "Shrink"), LOCAL),  # not all ranks, or not in order
-    **dict.fromkeys(("Spawn", "Spawn_multiple", "Accept", "Connect"), LOCAL),
-}
-_OF_NO_RANK = ("Probe", "Mprobe", "probe", "mprobe")
-_BUFFERS = ("sendbuf", "buf", "recvbuf")
-
-# Which of the requests a call has completed, by what it has returned.
-_COMPLETED: dict[str, Callable[[Any, Any], Any]] = {
-    "Wait": lambda requests, result: requests,
-    "wait": lambda requests, result: requests,
-    "Test": lambda requests, result: requests if result else (),
-    "test": lambda requests, result: requests if result[0] else (),
-    "Waitall": lambda requests, result: requests,
-    "waitall": lambda requests, result: requests,
-    "Testall": lambda requests, result: requests if result else (),
-    "testall": lambda requests, result: requests if result[0] else (),
-    "Waitany": lambda requests, result: _at(requests, [result]),
-    "waitany": lambda requests, result: _at(requests, [result[0]]),
-    "Testany": lambda requests, result: _at(requests, [result[0]]) if result[1] else (),
-    "testany": lambda requests, result: _at(requests, [result[0]]) if result[1] else (),
-    "Waitsome": lambda requests, result: _at(requests, result or ()),
-    "waitsome": lambda requests, result: _at(requests, result[0] or ()),
-    "Testsome": lambda requests, result: _at(requests, result or ()),
-    "testsome": lambda requests, result: _at(requests, result[0] or ()),
-}
-_OF_SEVERAL = {name for name in _COMPLETED if name[4:]} | {"Startall"}  # methods of the class
 
 Ranks = tuple[int, int, int, int]  # of a row, from the kind on
 Description = tuple[float, int, int, int, int]  # and the number of bytes before it
@@ -90,10 +51,6 @@ NO_RANKS: Ranks = (LOCAL, UNKNOWN, UNKNOWN, 0)
 NOTHING: Description = (0, *NO_RANKS)
 
 
-def _at(requests: Any, indices: Any) -> list[Any]:
-    return [requests[index] for index in indices if 0 <= index < len(requests)]
-
-
 def _argument(args: Arguments, kwargs: dict[str, Any], position: int, name: str, default: Any = None) -> Any:
     return args[position] if len(args) > position else kwargs.get(name, default)
 
@@ -101,28 +58,6 @@ def _argument(args: Arguments, kwargs: dict[str, Any], position: int, name: str,
 def _number(comm: Any) -> int:
     """Return the number of a communicator, which one that was made in an unknown way has not."""
     return getattr(comm, "_number", UNKNOWN)
-
-
-class _Replacing(type):
-    """The type of classes that stand in place of mpi4py's: they are equal to these, and have the same instances."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cls.__dict__.get("_original", ())) or super().__instancecheck__(instance)
-
-    def __subclasscheck__(cls, subclass: Any) -> bool:
-        return issubclass(subclass, cls.__dict__.get("_original", ())) or super().__subclasscheck__(subclass)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.__dict__.get("_original", cls)
-
-    def __hash__(cls) -> int:
-        return type.__hash__(cls.__dict__.get("_original", cls))
-
-
-def _replacing(base: type, slots: tuple[str, ...], methods: dict[str, Any]) -> type:
-    """Make a class that stands in place of one of mpi4py's."""
-    own = {"__module__": base.__module__, "__doc__": base.__doc__, "__slots__": slots, "_original": base}
-    return _Replacing(base.__name__, (base,), own | methods)
 
 
 class Classes:
@@ -199,7 +134,7 @@ class Classes:
                 base.free(comm)  # type: ignore[attr-defined]
 
         methods |= {"__reduce__": self._reduced, "free": like(free, base.free)}  # type: ignore[attr-defined]
-        return _replacing(base, ("_number",), methods)
+        return replacing(base, ("_number",), methods)
 
     def _reduced(self, comm: Any) -> Any:
         """Say how a communicator is pickled: by its name in `mpi4py.MPI`, or as a copy of the one that has a name.
@@ -215,21 +150,21 @@ class Classes:
 
     def _methods(self) -> Iterator[tuple[str, Callable[[str, Any], Any]]]:
         """Name the methods that record, and the functions that make them from mpi4py's."""
-        for name, kind in _COLLECTIVES.items():
-            about = self._collective(kind, _ROOTS.get(name))
+        for name, kind in COLLECTIVES.items():
+            about = self._collective(kind, ROOTS.get(name))
             yield from self._ways(name, about)
-            yield name.lower(), self._blocking(self._collective(kind, _PICKLED_ROOTS.get(name.lower())))
-        for name in _SENDS:
+            yield name.lower(), self._blocking(self._collective(kind, PICKLED_ROOTS.get(name.lower())))
+        for name in SENDS:
             yield from self._ways(name, self._send)
             yield name.lower(), self._blocking(self._send)
             yield f"i{name.lower()}", self._starting(self._send)
         yield from (("Irecv", self._starting(self._receive)), ("irecv", self._starting(self._receive)))
         yield "Recv_init", self._making(self._receive)
-        for name, *positions in _RECEIVES:
+        for name, *positions in RECEIVES:
             yield name, self._receiving(*positions)
         yield from ((name, self._starting(self._unknown)) for name in ("Isendrecv", "Isendrecv_replace"))
-        yield from ((name, self._blocking(self._unknown)) for name in _OF_NO_RANK)
-        yield from ((name, self._creating(kind)) for name, kind in _CREATIONS.items())
+        yield from ((name, self._blocking(self._unknown)) for name in OF_NO_RANK)
+        yield from ((name, self._creating(kind)) for name, kind in CREATIONS.items())
 
     def _ways(self, name: str, about: About) -> Iterator[tuple[str, Callable[[str, Any], Any]]]:
         """Name the blocking, the nonblocking and the persistent form of an operation."""
@@ -344,9 +279,7 @@ class Classes:
 
         def size(args: Arguments, kwargs: dict[str, Any]) -> float:
             """Count the bytes of the first buffer, or of the second if the first is none (in place, not the root)."""
-            for message in (
-                (*args[1:3], *[kwargs[name] for name in _BUFFERS if name in kwargs]) if kwargs else args[1:3]
-            ):
+            for message in (*args[1:3], *[kwargs[name] for name in BUFFERS if name in kwargs]) if kwargs else args[1:3]:
                 if message is not None and message is not in_place:
                     return nbytes(message)
             return 0
@@ -395,11 +328,11 @@ class Classes:
     # ---- requests
 
     def _request_class(self, base: type) -> type:
-        methods = {name: self._completing(name, getattr(base, name), which) for name, which in _COMPLETED.items()}
+        methods = {name: self._completing(name, getattr(base, name), which) for name, which in COMPLETED.items()}
         if base is self.MPI.Prequest:
             methods |= {name: self._restarting(name, getattr(base, name)) for name in ("Start", "Startall")}
         methods |= {name: self._from_handle(getattr(base, name)) for name in ("fromhandle", "fromint", "f2py")}
-        return _replacing(base, ("_row", "_call"), methods)
+        return replacing(base, ("_row", "_call"), methods)
 
     def _from_handle(self, method: Any) -> Any:
         def made(cls: type, handle: int) -> Any:
@@ -412,7 +345,7 @@ class Classes:
 
         ``write`` takes the requests in place of the arguments. mpi4py's methods of the class are bound to it already.
         """
-        several = name in _OF_SEVERAL
+        several = name in OF_SEVERAL
 
         def write_requests(site: int, start_s: float, end_s: float, args: Arguments, kwargs: Any, result: Any) -> Any:
             requests = _argument(args, kwargs, 0, "requests", ()) if several else args[:1]

@@ -121,8 +121,8 @@ def pages(matched: Matched, sites: Sequence[SiteTimes]) -> list[tuple[str, str]]
     elif any(kind.startswith("alltoall") for kind in kinds):
         found.append(("docs/tutorials/plan.md", "plans, if the all-to-alls are of distributed FFTs"))
         found.append(("docs/howto/transposes.md", "transposes of other programs"))
-    messages = ("send", "recv", "isend", "irecv", "sendrecv", "wait", "waitall", "start", "startall")
-    if any(kind in messages or kind.startswith("neighbor") for kind in kinds) or "send" in kinds:
+    messages = ("send", "recv", "sendrecv", "wait", "waitall", "start", "startall")
+    if any(kind in messages or kind.startswith("neighbor") for kind in kinds):
         found.append(("docs/tutorials/halo.md", "halos: exchange ghost cells behind the interior"))
     if any(kind.startswith(("allreduce", "reduce")) for kind in kinds):
         found.append(("docs/tutorials/allreduce.md", "reductions: hide them, or make short ones cheap"))
