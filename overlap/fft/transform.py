@@ -27,6 +27,7 @@ from ..errors import ClosedError, InputError
 from ..freed import marked_call
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Load, Runtime
+from ..runtime.coordinator.option_checks import number_problem
 from ..runtime.plan_call import CallKind, PlanCall
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
@@ -258,7 +259,7 @@ class Transform(Uncopied, Described):
         limit = min(settings.in_flight or depth, depth)
 
         def kind(only: str, wait: str, computes: bool = True, exchanges: bool = True) -> CallKind:
-            agreed = {"slices": len(parts), "depth": depth, "wait": wait, "in_flight": limit, "polls": settings.polls}
+            agreed = {"slices": len(parts), "depth": depth, "wait": wait, "in_flight": limit}
             name = only + self.known_as  # the ranks compare it
             return CallKind(self.runtime.threads, name, agreed, wait, limit, computes, exchanges)
 
@@ -409,11 +410,16 @@ class Transform(Uncopied, Described):
             On all ranks: see `__call__`.
         """
         started = perf_counter()
+        self.check_in_use()
+        if budget_s != inf and (problem := number_problem("budget_s", budget_s)):
+            self.refuse(problem)
         self(*arrays, out=out)
         while self.refinement is not None:
             self.refinement.share = inf
             self(*arrays, out=out)
-            if self.refinement is not None and self.runtime.coordinator.maximum(perf_counter() - started) > budget_s:
+            # What is agreed on is the largest excess, so ranks with different budgets end alike.
+            excess_s = self.runtime.coordinator.maximum(perf_counter() - started - budget_s)
+            if self.refinement is not None and excess_s > 0:
                 self.refinement.end()
 
     def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:

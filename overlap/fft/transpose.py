@@ -66,7 +66,7 @@ class Transpose(OnRuntime):
     dtype : dtype
         Any data type without Python objects.
     settings : Settings or dict, optional
-        `wait`, `depth`, `in_flight`, `polls`, and in `chunk` the entries per message. Settings that are not given are
+        `wait`, `depth`, `in_flight`, and in `chunk` the entries per message. Settings that are not given are
         chosen.
     exchange : {None, "f4"}
         ``"f4"``: doubles are sent as singles. All numbers are rounded, also those that stay on their rank.

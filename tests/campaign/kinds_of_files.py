@@ -25,7 +25,7 @@ class Tuning:
                     "wisdom": text[: 1000 * version],
                     "transforms": {
                         "forward": tuning_file.record(
-                            Settings("poll", 4, 2, 4, polls=2, late=0.5, effort="estimate"), Tuned("", 1.5, 7)
+                            Settings("poll", 4, 2, 4, late=0.5, effort="estimate"), Tuned("", 1.5, 7)
                         )
                     },
                 }

@@ -14,7 +14,7 @@ import overlap
 import overlap.fft
 from overlap.arrays import DistArray
 
-SETTINGS = {"wait": "off", "depth": 2, "chunk": 1, "in_flight": 1, "polls": 8, "effort": "estimate", "late": 0.0}
+SETTINGS = {"wait": "off", "depth": 2, "chunk": 1, "in_flight": 1, "effort": "estimate", "late": 0.0}
 SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6), "FFTN": (4, 4, 6)}
 MODES = (2, 2, 3, 5)  # of a bracket
 AFTER_LOSSES = "makes a plan on the ranks that are left: see test_losses"

@@ -180,7 +180,7 @@ def bounded(comm):
         assert f"{name} to be an integer from 1 to {bound}, received {value}" in str(error)
         same_everywhere(comm, str(error))
     with overlap.Runtime(comm) as runtime:
-        for name, bound in (("depth", "65536"), ("in_flight", "65536"), ("polls", "1048576"), ("chunk", "2147483647")):
+        for name, bound in (("depth", "65536"), ("in_flight", "65536"), ("chunk", "2147483647")):
             settings = {name: at_end(10**10, 2)}
             for make in (
                 lambda settings=settings: overlap.FFT2(runtime, (8, 8), settings=settings),

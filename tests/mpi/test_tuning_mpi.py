@@ -45,7 +45,7 @@ def test_fields_and_brackets_are_found_again(tmp_path):
 
 
 def test_polls():
-    jobs.run_job("tuning_cases:polls_change_no_bit", 2)
+    jobs.run_job("tuning_cases:polls_of_pipelines", 2)
 
 
 def test_a_rank_fails_while_planning():

@@ -172,7 +172,7 @@ def without_a_file(comm):
 def bad_files(comm, path):
     """One clear error on every rank, whatever is wrong with the file on rank 0."""
     good = tuning_file.text_of([])
-    version = '"version": 2'
+    version = '"version": 3'
     entry = {"plan": {}, "machine": {}, "wisdom": "", "transforms": {"forward": {"depth": 4}}}
 
     def refused(words, path=path):
@@ -279,14 +279,8 @@ def other_wisdom(comm, path):
             assert "wisdom" in str(error)
 
 
-def polls_change_no_bit(comm):
-    """How often the communicator polls changes no result."""
-    with overlap.FFT2(comm, SHAPE, DTYPE, settings={"wait": "poll", "effort": "estimate"}) as plan:
-        u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.real.local_slice]
-        expected = np.array(plan.forward(u))
-        for polls in (1, 2, 64):
-            plan.forward.configure(Settings("poll", 4, 2, 4, polls=polls, effort="estimate"))
-            assert same_bits(plan.forward(u), expected)
+def polls_of_pipelines(comm):
+    """The number of polls is checked, and must be the same on all ranks."""
     with overlap.Runtime(comm) as rt:
         for polls in (0, -1, 1.5):
             error = raised(overlap.InputError, rt.pipelined(no_requests, polls=polls), range(3))

@@ -324,7 +324,7 @@ def transforms(
     **more: Any,
 ):
     """Forward and backward, with new arrays and with the same ones, and with an array on one rank that does not fit."""
-    settings = {"wait": wait, "depth": depth, "chunk": chunk, "in_flight": 2, "polls": 4, "effort": "estimate", **more}
+    settings = {"wait": wait, "depth": depth, "chunk": chunk, "in_flight": 2, "effort": "estimate", **more}
     with make(comm, shape, dtype, layout=layout, settings=settings) as plan:
         u = whole(plan.real.shape, plan.real.dtype) + comm.rank
         spectrum, back = plan.spectrum.empty(), plan.real.empty()
@@ -342,7 +342,7 @@ def squares(
     comm: Any, make: Any, shape: Any, wait: str, layout: Any = None, dealias: Any = None, failing: bool = False
 ):
     """A function of fields, which may fail on the last rank."""
-    settings = {"wait": wait, "depth": 2, "chunk": 1, "in_flight": 2, "polls": 4, "effort": "estimate"}
+    settings = {"wait": wait, "depth": 2, "chunk": 1, "in_flight": 2, "effort": "estimate"}
     with make(comm, shape, "c16", layout=layout, settings=settings) as plan:
         broken = [False]
 
@@ -364,7 +364,7 @@ def squares(
 
 
 def brackets(comm: Any, wait: str, shape: Any = (3, 4, 2, 3)):
-    settings = {"wait": wait, "depth": 2, "in_flight": 2, "polls": 4, "effort": "estimate"}
+    settings = {"wait": wait, "depth": 2, "in_flight": 2, "effort": "estimate"}
     with overlap.Bracket(comm, shape, points=(4, 4), settings=settings) as plan:
         field, advecting = plan.spectrum.empty(), plan.advecting.empty()
         field[...], advecting[...] = whole(field.shape, field.dtype), whole(advecting.shape, advecting.dtype)

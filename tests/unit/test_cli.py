@@ -278,7 +278,7 @@ def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
         "plan": {"kind": "FFT3", "shape": [8, 8, 8], "dtype": "f8"},
         "machine": machine,
         "wisdom": "(a\n)",
-        "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, 8, None, 0.0), Tuned("", 1.0, 3))},
+        "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, None, 0.0), Tuned("", 1.0, 3))},
     }
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     tuning_file.write(str(tmp_path / "a.plan.json"), entry)

@@ -15,7 +15,7 @@ from overlap.fft.planning.settings import PROCESSES, Choice, settings_problem
 from overlap.fft.planning.tournament import SHARE, Comparison, choose, tune, use_settings
 from overlap.timing.messages import LatencyBandwidth
 
-FULL = Settings("poll", 8, 4, 4, 8, late=0.0)
+FULL = Settings("poll", 8, 4, 4, late=0.0)
 
 
 class Coordinator:
@@ -213,8 +213,7 @@ def test_a_near_tie_goes_to_the_simpler_one(kind, faster, beyond):
         Settings(chunk=5),
         Settings(in_flight=2),
         Settings(effort="estimate"),
-        Settings(polls=3),
-        Settings(depth=6, chunk=2, in_flight=2, polls=4, effort="measure"),
+        Settings(depth=6, chunk=2, in_flight=2, effort="measure"),
     ],
 )
 def test_what_is_requested_is_never_tried_otherwise(kind, request_):
@@ -375,7 +374,7 @@ def test_settings_found_before_give_way_to_requests():
         assert transform.settings == adopted, request_
     transform = Transform(cost=None, **PLANES)
     use_settings(transform, Settings("off"), found)
-    assert transform.settings == Settings("off", 1, 32, 1, 8, "patient", 0.0)  # messages of 2 MiB
+    assert transform.settings == Settings("off", 1, 32, 1, "patient", 0.0)  # messages of 2 MiB
 
 
 def test_the_median_decides_not_one_lucky_run():

@@ -21,7 +21,7 @@ from overlap.fft.planning.settings import settings_problem
 from overlap.fft.planning.tournament import budget_problem
 from overlap.timing.turns import fastest
 
-SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", late=0.0)
+SETTINGS = Settings("poll", 8, 4, 2, effort="patient", late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
 PLAN = {"kind": "FFT2", "shape": [4, 8, 8], "dtype": "float64", "ranks": 2}
 MACHINE = {"cpu": "a processor", "cores": 2, "mpi": "MPI 1.0"}
@@ -111,13 +111,13 @@ def test_every_shorter_file_is_refused(tmp_path):
     [
         ([], "which is no tuning file"),
         ({"format": "overlap-report-1", "cases": []}, "which is no tuning file"),
-        ({"format": store.FORMAT}, "version 2"),
-        ({"format": store.FORMAT, "version": 1, "entries": []}, "of version 1; tune anew"),
-        ({"format": store.FORMAT, "version": 3, "entries": []}, "version 3"),
-        ({"format": store.FORMAT, "version": 2}, "entries"),
-        ({"format": store.FORMAT, "version": 2, "entries": []}, "digest"),
-        ({"format": store.FORMAT, "version": 2, "entries": [], "digest": ""}, "digest"),
-        ({"format": store.FORMAT, "version": 2, "entries": [], "digest": "0" * 64}, "digest"),
+        ({"format": store.FORMAT}, "version 3"),
+        ({"format": store.FORMAT, "version": 2, "entries": []}, "of version 2; tune anew"),
+        ({"format": store.FORMAT, "version": 4, "entries": []}, "version 4"),
+        ({"format": store.FORMAT, "version": 3}, "entries"),
+        ({"format": store.FORMAT, "version": 3, "entries": []}, "digest"),
+        ({"format": store.FORMAT, "version": 3, "entries": [], "digest": ""}, "digest"),
+        ({"format": store.FORMAT, "version": 3, "entries": [], "digest": "0" * 64}, "digest"),
     ],
 )
 def test_other_files_are_refused_and_stay(tmp_path, content, words):
@@ -168,8 +168,8 @@ def test_plans_and_machines_hold_nothing_deep(tmp_path):
         {"depth": None},
         {"chunk": 1.5},
         {"in_flight": True},
-        {"polls": -8},
-        {"polls": 10**4000},
+        {"in_flight": -8},
+        {"in_flight": 10**4000},
         {"effort": "none"},
         {"effort": []},
         {"late": 2},
@@ -345,9 +345,7 @@ def test_budgets(budget_s, good):
 
 def test_settings_print_what_differs_from_the_default():
     assert str(Settings("off", 1, 4, 1)) == "off, depth 1, 4 slice(s) per message"
-    assert str(SETTINGS) == (
-        "poll, depth 8, 4 slice(s) per message, 2 in flight, 16 polls per exchange, effort patient"
-    )
+    assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, effort patient")
 
 
 @pytest.mark.parametrize(
@@ -359,7 +357,6 @@ def test_settings_print_what_differs_from_the_default():
         ({"depth": 0}, "expected depth to be an integer from 1 to 65536, or None"),
         ({"chunk": 1.5}, "chunk"),
         ({"in_flight": True}, "in_flight"),
-        ({"polls": "8"}, "polls"),
         ({"effort": "none"}, "expected effort to be one of"),
         ({"late": 1.5}, "expected late"),
         ({"late": float("nan")}, "late"),
@@ -375,9 +372,9 @@ def test_bad_requests_are_named(change, words):
 def test_requests_may_leave_everything_open_and_chosen_settings_nothing():
     assert settings_problem(Settings()) is None
     assert settings_problem(Settings(), complete=True) is not None
-    chosen = Settings("poll", 4, 2, 4, 8, late=0.0)
+    chosen = Settings("poll", 4, 2, 4, late=0.0)
     assert settings_problem(chosen) is None and settings_problem(chosen, complete=True) is None
-    for name in ("depth", "chunk", "in_flight", "polls", "late"):
+    for name in ("depth", "chunk", "in_flight", "late"):
         assert name in settings_problem(replace(chosen, **{name: None}), complete=True)
     assert "expected settings" in settings_problem({"wait": "off"})
 

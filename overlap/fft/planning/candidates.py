@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...runtime import POLLS_PER_EXCHANGE, Load, Runtime
+from ...runtime import Load, Runtime
 from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.messages import LatencyBandwidth, fit_message_time
 from ...timing.model import pipeline_s
@@ -166,7 +166,6 @@ class Candidates:
             chunk=chunk,
             depth=depth,
             in_flight=min(self.requested.in_flight or (LATE_IN_FLIGHT if late else depth), depth),
-            polls=self.requested.polls or POLLS_PER_EXCHANGE,
             late=late,
         )
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.coordinator.option_checks import WAITS, count_problem
 
 EFFORTS = ("estimate", "measure", "patient")  # efforts of FFTW's planning, by increasing cost
 PROCESSES = 2  # number of processes that compare before a `Choice` is trusted
-COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
+COUNTS = ("depth", "chunk", "in_flight")  # the fields that are positive integers
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,6 @@ class Settings:
         Slices per message, at most: planes of an `FFT2`, units of an `FFT3` (`FFT3.describe` names them).
     in_flight : int, optional
         Exchanges in flight at once, with ``"poll"``; at most `depth`.
-    polls : int, optional
-        Without effect: plans look at what is under way whenever they have computed something. For pipelines see
-        `Runtime.pipelined`.
     effort : {None, "estimate", "measure", "patient"}
         How much is measured before the plan can be used. None: little. FFTW's plans come from short searches, and the
         calls compare the settings of an earlier plan, or of the timing model, with others. "measure" and
@@ -59,7 +55,6 @@ class Settings:
     depth: int | None = None
     chunk: int | None = None
     in_flight: int | None = None
-    polls: int | None = None
     effort: str | None = None
     late: float | None = None
 
@@ -84,11 +79,8 @@ class Settings:
             words.append(f"depth {self.depth}")
         if self.chunk is not None:
             words.append(f"{self.chunk} slice(s) per message")
-        if self.wait == "poll":
-            if self.in_flight is not None:
-                words.append(f"{self.in_flight} in flight")
-            if self.polls not in (None, POLLS_PER_EXCHANGE):
-                words.append(f"{self.polls} polls per exchange")
+        if self.wait == "poll" and self.in_flight is not None:
+            words.append(f"{self.in_flight} in flight")
         if self.late:
             words.append(f"{100 * self.late:.0f} % late")
         if self.effort is not None:

@@ -2,7 +2,7 @@
 
 A tuning file is JSON text::
 
-    {"format": "overlap-tuning", "version": 2, "digest": "...", "entries": [...]}
+    {"format": "overlap-tuning", "version": 3, "digest": "...", "entries": [...]}
 
 Each entry has the settings found for one plan on one machine:
 
@@ -43,7 +43,7 @@ from ...errors import InputError
 from ...files import user_folder
 from .settings import Choice, Settings, Tuned, settings_problem
 
-FORMAT, VERSION = "overlap-tuning", 2
+FORMAT, VERSION = "overlap-tuning", 3
 KEPT = 1000  # files of a cache, of some 10 KiB each
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
