@@ -21,13 +21,12 @@ An indented line is a part of the folder above it: it comes below the folder's m
     interrupts      signals held back while a call of the library is under way
     losses          lost ranks: how they are detected, and how the survivors go on
     failures        failures of one rank, and how the others are notified and raise them; bounded waits
+    coordinator     how ranks enter what they do together: headers, deadlines, reports of failures, communicators
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines and traces
-      thread_level  the thread level of MPI
       trace         what every thread did, and when
       load          how long a rank computes, and how long it waits
       requests      requests that slices await, and the agreement of ranks on them
-      coordinator   collectives of the library: headers, deadlines, communicators
       loop          the compiled loop that runs the calls of plans
       scheduling    one call of a slice program on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread

@@ -25,6 +25,8 @@ from mpi4py import MPI
 from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
+from .coordinator.hot_wait import wait_for
+from .coordinator.standalone_coordinator import StandaloneCoordinator
 from .errors import DataLost, InputError, formatted, repr_of
 from .freed import Calls, CollectiveContext, Telling, marked_call
 from .holding import DropWarning
@@ -32,8 +34,6 @@ from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
 from .output.problems import shown, step_problem
 from .runtime import Runtime
-from .runtime.coordinator.hot_wait import wait_for
-from .runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 
 _FREEING = "freeing protected fields"
 _TAG = 11

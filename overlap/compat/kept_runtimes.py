@@ -6,8 +6,8 @@ import atexit
 
 from mpi4py import MPI
 
+from ..coordinator.kept_with import KeptWith
 from ..runtime import Runtime
-from ..runtime.coordinator.kept_with import KeptWith
 
 
 class KeptRuntime:

@@ -26,11 +26,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import DistArray, mask_problem, same_ranks
+from ..coordinator.kept_with import KeptWith
 from ..errors import InputError
 from ..freed import Calls, marked_call
 from ..interrupts import held_signals, holding_signals
 from ..runtime import Runtime
-from ..runtime.coordinator.kept_with import KeptWith
 from .arguments import shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2

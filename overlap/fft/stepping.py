@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..coordinator.option_checks import number_problem
 from ..described import Described
 from ..errors import InputError, formatted, repr_of
-from ..runtime.coordinator.option_checks import number_problem
 
 CONTOUR_POINTS = 64  # on a circle around every L dt, so that the integrals are exact except for rounding
 

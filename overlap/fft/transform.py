@@ -22,12 +22,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays import DistArray
+from ..coordinator.option_checks import number_problem
 from ..described import Described
 from ..errors import ClosedError, InputError
 from ..freed import marked_call
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Load, Runtime
-from ..runtime.coordinator.option_checks import number_problem
 from ..runtime.plan_call import CallKind, PlanCall
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec

@@ -20,16 +20,16 @@ from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
+from ..coordinator.option_checks import count_problem
+from ..coordinator.thread_level import thread_level
 from ..described import Described
 from ..errors import InputError
 from ..freed import marked_call
 from ..interrupts import holding_signals
 from ..lowlevel.copy_table import CopyTable
 from ..runtime import AsyncComm
-from ..runtime.coordinator.option_checks import count_problem
 from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
-from ..runtime.thread_level import thread_level
 from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
+from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..described import Described
 from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
@@ -20,7 +21,6 @@ from ..interrupts import holding_signals
 from ..losses import guarded
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
-from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from . import remote_writes
 from .halo_arguments import RoundArrays, numbers_of, problem_of, types_of

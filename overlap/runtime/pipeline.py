@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..coordinator.header import Header
 from ..described import Described
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
 from ..uncopied import Uncopied
-from .coordinator.header import Header
 from .load import Load
 from .requests.learning import replayed
 from .requests.operations import Persistent, Request

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
+from ..coordinator.coordinator import Coordinator
+from ..coordinator.door import enter
+from ..coordinator.option_checks import number_problem, options_problem
+from ..coordinator.thread_level import check_thread_level, thread_level
+from ..coordinator.watchdog import Watchdog
 from ..errors import InputError, OverlapError, RankLost, repr_of
 from ..freed import Resource, Telling, closed_error
 from ..holding import DropWarning
 from ..interrupts import held_signals
 from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
 from ..renamed import old_method
-from .coordinator.coordinator import Coordinator
-from .coordinator.door import enter
-from .coordinator.option_checks import number_problem, options_problem
-from .coordinator.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram
 from .requests.requests import AsyncComm
@@ -33,7 +34,6 @@ from .scheduling.executor import Executor
 from .scheduling.host import Host
 from .scheduling.polling import POLLS_PER_EXCHANGE
 from .scheduling.ready_steps import is_worker
-from .thread_level import check_thread_level, thread_level
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
 from .trace import Trace
@@ -208,7 +208,8 @@ class Runtime(Resource):
                 on_loss=on_loss,
             ):
                 self.coordinator.free_dropped()
-                self.comm = self.coordinator.wrap(comm if guard is None else guard.source(comm, self.coordinator.comm))
+                source = comm if guard is None else guard.source(comm, self.coordinator.comm)
+                self.comm = self.coordinator.wrap(source, AsyncComm)
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.coordinator.comm) if trace is True else trace or None
                 self.threads.trace = self.trace
@@ -362,7 +363,7 @@ class Runtime(Resource):
         if not isinstance(comm, MPI.Comm):
             raise InputError(f"expected a communicator of mpi4py, received {repr_of(comm)}")
         with held_signals():
-            return self.coordinator.wrap(comm)
+            return self.coordinator.wrap(comm, AsyncComm)
 
     def collectives(self, comm: AsyncComm | None = None, *, max_nbytes: int = 2**16) -> AsyncCollectives:
         """Make collectives by remote writes that slice programs await (collective).

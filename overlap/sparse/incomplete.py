@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..compiled import njit
+from ..coordinator.option_checks import number_problem
 from ..errors import InputError
-from ..runtime.coordinator.option_checks import number_problem
 from .colouring import colours_of
 from .kernels import product_of_3
 from .matrix import Matrix

@@ -16,6 +16,9 @@ from numpy.typing import DTypeLike
 from ..arrays.partition import block, length_of
 from ..arrays.powers import exponent_of, float_times_power, times_power
 from ..collectives import Collectives
+from ..coordinator.header import Header
+from ..coordinator.option_checks import count_problem
+from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..described import Described
 from ..errors import InputError, repr_of
 from ..freed import Calls, CollectiveContext, Telling, marked_call
@@ -25,9 +28,6 @@ from ..halo.traffic import of_indices
 from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..masks import mask_problem
-from ..runtime.coordinator.header import Header
-from ..runtime.coordinator.option_checks import count_problem
-from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored

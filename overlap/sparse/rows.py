@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..errors import repr_of
-from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from . import kernels
 from .number_checks import TYPES
 

@@ -25,10 +25,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.powers import exponent_of, float_times_power, times_power
+from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..errors import InputError, RankError, RankLost
 from ..interrupts import held_signals
 from ..masks import mask_problem
-from ..runtime.coordinator.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden_share
 from . import kernels

@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 import overlap
 from overlap import holding
+from overlap.coordinator.door import close_doors
 from overlap.fft.transform import Transform
-from overlap.runtime.coordinator.door import close_doors
 
 WAITS = ("off", "block", "poll")
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap.collectives import Collectives
-from overlap.runtime.coordinator import departure
+from overlap.coordinator import departure
 from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 

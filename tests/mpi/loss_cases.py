@@ -507,7 +507,7 @@ def in_a_step(comm, folder, wait, workers):
 def while_made(comm, folder, after):
     """A rank dies while the first runtime is made: the others go on from the user's communicator."""
     if comm.rank == 1:
-        control_of = overlap.runtime.coordinator.coordinator.Coordinator
+        control_of = overlap.coordinator.coordinator.Coordinator
         original, count, killing = control_of.synchronize_here, [0], Killing(comm, folder)
 
         def counted(self, *args, **kwargs):

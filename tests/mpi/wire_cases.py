@@ -22,9 +22,9 @@ from wire import Recorded, compact, recorded, recording_function
 
 import overlap
 from overlap import all_of, barrier, parallel, stagger, start, take_turn, wait_for_slices
+from overlap.coordinator import rendezvous
 from overlap.fft.engine import fftw
 from overlap.runtime import plan_call
-from overlap.runtime.coordinator import rendezvous
 
 WAITS = ("off", "block", "poll")
 SLICES = 5

@@ -15,8 +15,7 @@ import overlap
 PACKAGE = Path(overlap.__file__).parent
 PROJECT = Path(__file__).parents[2]  # the package may be installed elsewhere
 LINE = re.compile(r"^    (  )?([a-z_]+) {2,}\S.*$", re.MULTILINE)
-APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be imported,
-BETWEEN = "runtime.coordinator"  # except what any collective needs
+APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be imported
 
 # Foreign packages with few importers: a module, or all modules of a folder.
 IMPORTERS = {
@@ -34,6 +33,7 @@ IMPORTERS = {
         "collectives",
         "lowlevel",
         "runtime",
+        "coordinator",
         "arrays/exchange.py",
         "arrays/topology.py",
         "halo",
@@ -149,7 +149,7 @@ def violations(root):
                     to = layer_of(inner)
                     if to is None or to > layer:
                         found.append(f"{where}, upwards")
-                    elif inner.split(".")[0] in APART.get(folder, ()) and not inner.startswith(BETWEEN):
+                    elif inner.split(".")[0] in APART.get(folder, ()):
                         found.append(f"{where}, though {folder} stands apart")
                 elif not {name, folder} & IMPORTERS.get(top, {name}):
                     found.append(f"{where}, not among {sorted(IMPORTERS[top])}")

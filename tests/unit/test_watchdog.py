@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime.coordinator import watchdog
+from overlap.coordinator import watchdog
 
 
 class Clock:

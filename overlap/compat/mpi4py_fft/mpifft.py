@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...arrays.exchange import exchange_problem, travelling
+from ...coordinator.option_checks import number_problem
 from ...described import Described
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
@@ -38,7 +39,6 @@ from ...fft.planning.tournament import choose
 from ...freed import Calls, marked_call
 from ...holding import Holding, free_dropped
 from ...interrupts import holding_signals
-from ...runtime.coordinator.option_checks import number_problem
 from .blocking_transform import Transform
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms

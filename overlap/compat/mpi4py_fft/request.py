@@ -11,11 +11,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ...coordinator.option_checks import WAITS
 from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
 from ...fft.engine.kinds import REAL_KINDS
-from ...runtime.coordinator.option_checks import WAITS
 from .distarray import DistArray
 from .fftw import dctn, dstn, get_fftw_lib, idctn, idstn
 from .libfft import BACKENDS, PADDED, Padding, Pair, Transforms

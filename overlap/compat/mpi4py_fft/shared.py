@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from ...coordinator.kept_with import KeptWith
 from ...runtime import Runtime
-from ...runtime.coordinator.kept_with import KeptWith
 
 
 class Shared:

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...coordinator.coordinator import Coordinator
 from ...runtime import Load, Runtime
-from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.messages import LatencyBandwidth, fit_message_time
 from ...timing.model import pipeline_s
 from .settings import Settings, Trial, Tuned

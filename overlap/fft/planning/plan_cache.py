@@ -24,11 +24,11 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ...arrays import Weights, checked
+from ...coordinator.coordinator import Coordinator
 from ...errors import InputError
 from ...files import user_folder
 from ...notes import note
 from ...runtime import Runtime
-from ...runtime.coordinator.coordinator import Coordinator
 from ...timing.processor import cpu_model
 from ..engine import fftw as local
 from ..engine.wisdom import joined, without

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...coordinator.option_checks import WAITS
 from ...errors import InputError
-from ...runtime.coordinator.option_checks import WAITS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,13 @@ from typing import Any
 from mpi4py import MPI
 
 from ...abort import limited_to
+from ...coordinator.thread_level import thread_level
 from ...errors import InputError
 from ...fft import FFT2, FFT3
 from ...fft.balance import Balance
 from ...fft.engine.fftw import fftw_described, fftw_version
 from ...losses import tolerates
 from ...runtime import Runtime
-from ...runtime.thread_level import thread_level
 from .. import launch
 from .cases import Case
 from .jobs import JOBS

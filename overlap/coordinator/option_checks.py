@@ -6,7 +6,7 @@ import sys
 from numbers import Integral, Real
 from typing import Any
 
-from ...errors import repr_of
+from ..errors import repr_of
 
 WAITS = ("off", "block", "poll")
 

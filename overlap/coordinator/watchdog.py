@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from ... import abort
-from ...errors import formatted
-from ...losses import DetectingLoss, Guard
+from .. import abort
+from ..errors import formatted
+from ..losses import DetectingLoss, Guard
 
 _PAUSE_S = 1.0  # if the watchdog wakes later by more, the process was stopped or had no core
 

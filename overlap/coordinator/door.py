@@ -17,8 +17,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ...interrupts import held_signals
-from ...losses import guard_of
+from ..interrupts import held_signals
+from ..losses import guard_of
 from .coordinator import Coordinator
 from .exclusive import Exclusive
 from .header import Header

@@ -34,18 +34,17 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import BusyError, InputError, OverlapError, RankLost, formatted
-from ...freed import Calls, check_process, closed_error
-from ...holding import DropWarning, Holding, free_dropped
-from ...interrupts import held_signals, holding_signals
-from ...losses import Guard, guard_of
-from ..requests.requests import AsyncComm
-from ..thread_level import note_thread_level
+from ..errors import BusyError, InputError, OverlapError, RankLost, formatted
+from ..freed import Calls, check_process, closed_error
+from ..holding import DropWarning, Holding, free_dropped
+from ..interrupts import held_signals, holding_signals
+from ..losses import Guard, guard_of
 from . import departure
 from .exclusive import IN_SLICES, Exclusive
 from .header import Header, disagreement
 from .rendezvous import Rendezvous
 from .reports import Exchange, Report, common_error, failure_report, hear, is_old, report_between_calls
+from .thread_level import note_thread_level
 from .watchdog import Watchdog
 
 T = TypeVar("T")  # the type of any value
@@ -122,7 +121,7 @@ class Coordinator:
         self.exclusive = Exclusive("this runtime")
         self.calls = Calls()
         self.is_worker: Callable[[], bool] = lambda: False
-        self.comms: list[AsyncComm] = []
+        self.comms: list[Any] = []
         self._wrapped = 0
         self._headers = self._made = 0
         self._all_leave = False  # true if all ranks have left, according to the last header
@@ -441,7 +440,7 @@ class Coordinator:
     # ---- communicators -----------------------------------------------------------------------
 
     @holding_signals
-    def wrap(self, comm: Any, kind: Callable[..., Any] = AsyncComm) -> Any:
+    def wrap(self, comm: Any, kind: Callable[..., Any]) -> Any:
         """Make an awaitable communicator from one of mpi4py's; collective over the latter.
 
         `kind` is its class. `comm` can be a function that makes a communicator, which the library then frees. On ranks

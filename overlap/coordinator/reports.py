@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import InputError, OverlapError, RankError, formatted
+from ..errors import InputError, OverlapError, RankError, formatted
 
 UNCLOSED = "its process has ended without close()"
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import InputError
-from ...holding import DropWarning
-from ...interrupts import holding_signals
+from ..errors import InputError
+from ..holding import DropWarning
+from ..interrupts import holding_signals
 from . import departure
 from .coordinator import Coordinator
 from .door import enter

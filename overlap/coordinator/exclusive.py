@@ -14,7 +14,7 @@ from threading import get_ident
 
 from mpi4py import MPI
 
-from ...errors import BusyError
+from ..errors import BusyError
 
 OWNER = "owner"
 

@@ -26,9 +26,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ...abort import abort, limited_to
-from ...errors import formatted
-from ...freed import MPI4PY_S, ended_by, mpi4py_aborts
+from ..abort import abort, limited_to
+from ..errors import formatted
+from ..freed import MPI4PY_S, ended_by, mpi4py_aborts
 from .hot_wait import pause, wait_for
 from .rendezvous import Rendezvous
 from .reports import UNCLOSED, Exchange, Report, hear, is_old

@@ -19,10 +19,10 @@ from time import perf_counter
 
 from mpi4py import MPI
 
-from ...errors import RankError
-from ...failures import ranks_per_core
-from ...losses import guard_of
-from ...lowlevel.segments import segments
+from ..errors import RankError
+from ..failures import ranks_per_core
+from ..losses import guard_of
+from ..lowlevel.segments import segments
 from .hot_wait import HOT_S, wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
