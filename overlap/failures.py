@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from math import ceil
 from operator import or_
@@ -24,7 +26,37 @@ POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the 
 _POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
 _SHORT_S = 0.02  # a rank sleeps in waits that are longer
 _SLEEP_S = 0.0005
-_INPUT, _LOSS, _OTHER = "input", "loss", "other"
+_INPUT, _LOSS, _STAYS, _OTHER = "input", "loss", "stays", "other"
+
+# Failures between two calls that this rank has raised, by their identities: a failure is reported wherever the other
+# ranks may come next, but they raise it once.
+heard: set[str] = set()
+_numbers = itertools.count()
+_CAUSES = 20  # exceptions of a chain among which the failure is looked for
+
+
+def identity_of(error: BaseException) -> str:
+    """Return the identity of the failure between two calls that an exception reports, which this rank has heard."""
+    identity = _known_identity(error)
+    if not identity:
+        identity = f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
+        with suppress(Exception):  # without an identity it is reported as another failure the next time
+            error._overlap_failure = identity  # type: ignore[attr-defined]  # the exception carries it
+    heard.add(identity)
+    return identity
+
+
+def _known_identity(error: BaseException) -> str:
+    """Return the identity of an exception, or of the one that has caused it; "" if there is none."""
+    cause: BaseException | None = error
+    for _ in range(_CAUSES):
+        if cause is None:
+            break
+        with suppress(Exception):  # an exception of the user's, of which anything may raise
+            if isinstance(known := vars(cause).get("_overlap_failure"), str):
+                return known
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 class RankFailure(NamedTuple):
@@ -40,38 +72,49 @@ class RankFailure(NamedTuple):
         None for an `InputError`, which is raised on all ranks alike.
     is_loss : bool
         The exception is a `RankLost`, due to another rank.
+    identity : str
+        Names a failure between two calls, on all ranks and communicators; see `heard`.
+    stays : bool
+        The exception was raised outside of the object that tells it, which the rank does not leave.
     """
 
     rank: int
     summary: str
     traceback_text: str | None = None
     is_loss: bool = False
+    identity: str = ""
+    stays: bool = False
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> RankFailure:
-        """Describe an exception that was raised on a rank."""
+        """Describe an exception that was raised on a rank; it has an identity if `identity_of` was called before."""
         if isinstance(error, InputError):
             return cls(rank, portable(str(error)))
-        return cls(rank, *formatted(error), isinstance(error, RankLost))
+        return cls(rank, *formatted(error), isinstance(error, RankLost), _known_identity(error))
 
     def error(self) -> OverlapError:
         """Return the error that the other ranks raise."""
         if self.traceback_text is None:
             return InputError(self.summary)
-        return RankError(self.rank, self.summary, self.traceback_text)
+        error = RankError(self.rank, self.summary, self.traceback_text)
+        if self.identity:
+            heard.add(self.identity)
+            error._overlap_failure = self.identity  # type: ignore[attr-defined]  # if it leaves a block in turn
+        return error
 
     def packed(self, limit: int | None = None) -> bytes:
         """Return the failure as at most `limit` bytes; a longer traceback loses its beginning."""
-        kind = _INPUT if self.traceback_text is None else _LOSS if self.is_loss else _OTHER
-        first = "\0".join((str(self.rank), kind, self.summary, "")).encode()[:limit]
+        kind = _INPUT if self.traceback_text is None else _LOSS if self.is_loss else _STAYS if self.stays else _OTHER
+        first = "\0".join((str(self.rank), kind, self.identity, self.summary, "")).encode()[:limit]
         rest = (self.traceback_text or "").encode()
         return first + (rest if limit is None else rest[max(0, len(rest) - (limit - len(first))) :])
 
     @classmethod
     def unpacked(cls, content: bytes) -> RankFailure:
         """Return the failure that `packed` has turned into bytes."""
-        rank, kind, summary, *rest = content.decode(errors="replace").split("\0", 3)
-        return cls(int(rank), summary, None if kind == _INPUT else "".join(rest), kind == _LOSS)
+        rank, kind, identity, summary, *rest = content.decode(errors="replace").split("\0", 4)
+        text = None if kind == _INPUT else "".join(rest)
+        return cls(int(rank), summary, text, kind == _LOSS, identity, kind == _STAYS)
 
 
 class BoundedWait:

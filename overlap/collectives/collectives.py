@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
-from numbers import Real
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from mpi4py import MPI
 from numba.core.errors import NumbaError
 
+from ..coordinator.door import enter
+from ..coordinator.option_checks import count_problem, number_problem
+from ..coordinator.watchdog import Watchdog
 from ..errors import InputError, RankError, repr_of
-from ..failures import polls_of
-from ..freed import CollectiveContext
+from ..failures import RankFailure, heard, identity_of, polls_of
+from ..freed import CollectiveContext, Telling
 from ..holding import DropWarning, Holding, free_dropped
 from ..interrupts import held_signals
 from ..losses import detecting_loss, guarded
@@ -34,6 +38,7 @@ _ROOTS_OWN = {calls.Scatter: _SEND, calls.Gather: _RECEIVE, calls.Reduce: _RECEI
 _WHOLE = (calls.Reduce, calls.Allreduce)  # collectives whose two arrays are equally long
 # Raised for types that numba cannot compile, and numbers that are too large.
 _UNKNOWN = NumbaError, NotImplementedError, OverflowError
+_MAKING = "making collectives"
 _ABSENT = object()  # an argument that a collective does not have
 _AS_BYTES = "egG"  # numeric types that are passed as bytes: half and long precision
 
@@ -100,21 +105,42 @@ class Collectives(CollectiveContext):
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
+        if not isinstance(comm, MPI.Intracomm):
+            raise InputError(f"expected an intracommunicator, received {repr_of(comm)}")
+        nbytes_problem = count_problem("max_nbytes", max_nbytes)
+        problem = nbytes_problem or number_problem("deadline_s", deadline_s, positive=True, none=True)
+        watchdog = Watchdog(60.0 if problem else deadline_s, covers_entries=True)
+        with self._making(comm):
+            self._door = enter(comm, watchdog, _MAKING, problem, max_nbytes=None if nbytes_problem else int(max_nbytes))
+            watchdog.close()
+            self._make(comm, int(max_nbytes), deadline_s)
+
+    def _title(self) -> str:
+        return f"Collectives over {self.size} rank(s) on {self.nodes} node(s), here rank {self.rank}"
+
+    def _renewed(self, comm: MPI.Intracomm) -> Self:
+        """Make others like these, which have ended and were freed, for the same ranks (collective)."""
+        other = type(self).__new__(type(self))
+        other._door = self._door
+        with other._making(comm):
+            other._make(comm, *self._options)
+        return other
+
+    @contextmanager
+    def _making(self, comm: MPI.Intracomm) -> Iterator[None]:
+        """Return a ``with`` block in which the instance is made."""
         try:
-            with held_signals(), detecting_loss(comm, "making collectives"):
-                self._make(comm, max_nbytes, deadline_s)
+            with held_signals(), detecting_loss(comm, _MAKING):
+                yield
         except BaseException as error:
             # A signal handler may have raised after the other ranks have made their instances.
             if hasattr(self, "_slow_path"):
                 self._slow_path.left_by(error)
             raise
 
-    def _title(self) -> str:
-        return f"Collectives over {self.size} rank(s) on {self.nodes} node(s), here rank {self.rank}"
-
     def _make(self, comm: MPI.Intracomm, max_nbytes: int, deadline_s: float | None) -> None:
-        """Agree on the arguments, and make the window and the messages between the ranks (collective)."""
-        _check(comm, max_nbytes, deadline_s)
+        """Make the window and the messages between the ranks (collective)."""
+        self._options = max_nbytes, deadline_s
         self.rank, self.size = comm.rank, comm.size
         self.holding = holding = Holding(comm.size, DropWarning("a Collectives"))
         free_dropped(comm.allgather, holding)
@@ -123,7 +149,8 @@ class Collectives(CollectiveContext):
         self.nodes = len(members.ranks)
         capacity = whole_lines(max(max_nbytes, _SMALLEST, node.size * LINE))
         try:
-            self._window = window = Window(comm, node, capacity, members.ranks[members.mine], polls_of(comm))
+            own_ranks, answer = members.ranks[members.mine], self._door.answer
+            self._window = window = Window(comm, node, capacity, own_ranks, polls_of(comm), answer)
         except RankError:  # on all ranks
             node.Free()
             raise
@@ -142,6 +169,7 @@ class Collectives(CollectiveContext):
         self._address = address_of(state)
         holding.add(self._carrier.free, 1)
         holding.drop_with(self)
+        self._door.tell_too(self)
         if self.size > 1:
             self._begun()
 
@@ -287,6 +315,11 @@ class Collectives(CollectiveContext):
         """Return whether an exception has ended a collective on this rank, so that no other one can be made."""
         return self._slow_path.broken
 
+    @property
+    def _ended_elsewhere(self) -> bool:
+        """Return whether a failure has ended them that a rank has had outside of them, so that it will free them."""
+        return self.broken and self._window.failure().stays
+
     def close(self) -> None:
         """Free the window (collective). Later calls raise `ClosedError`.
 
@@ -303,20 +336,35 @@ class Collectives(CollectiveContext):
                 self.closed = True
                 self._over()
             if not self._window.closed:
-                self._over()
+                count = len(heard)
                 try:
                     if self.size > 1 and not self.broken:
                         self.Barrier()  # detects a rank that has left by an exception, for which MPI would wait
                 except BaseException:
-                    self._window.close()
-                    self.holding.forget()
-                    raise
-                finally:
-                    self.closed = True
+                    if not self._ended_elsewhere:
+                        self._window.close()
+                        self.holding.forget()
+                        self.closed = True
+                        self._over()
+                        raise
+                    if len(heard) > count:  # the first time: the rank that has failed does not free them now
+                        self.holding.warning = None
+                        raise
+                self.closed = True
+                self._over()
                 self._window.free()
                 self.holding.free()
 
-    def _fail(self, error: BaseException) -> None:
+    def _tell(self, failure: RankFailure) -> None:
+        self._slow_path.end(failure)
+
+    def _fail(self, error: BaseException) -> Telling | None:
+        self._fail_alone(error)
+        return self._door.notify(error)
+
+    def _fail_alone(self, error: BaseException) -> None:
+        """End them on this rank alone: an exception has left the ``with`` block of what they belong to (local)."""
+        identity_of(error)
         self._slow_path.left_by(error)
         if self.size == 1:
             self.close()
@@ -425,22 +473,3 @@ def operation_number(op: Op | int | MPI.Op) -> int:
                 return int(number)
     given: Any = op
     return operator.index(given)
-
-
-def _check(comm: Any, max_nbytes: Any, deadline_s: Any) -> None:
-    """Raise an `InputError` on all ranks unless the arguments are valid and equal on all ranks."""
-    if not isinstance(comm, MPI.Intracomm):
-        raise InputError(f"expected an intracommunicator, received {repr_of(comm)}")
-    problem = None
-    if not isinstance(max_nbytes, (int, np.integer)) or not 0 < max_nbytes < 2**31:
-        problem = f"expected max_nbytes to be a number of bytes below 2**31, received {repr_of(max_nbytes)}"
-    elif deadline_s is not None and not (isinstance(deadline_s, Real) and 0 < float(deadline_s) < np.inf):
-        problem = f"expected deadline_s to be a positive number of seconds or None, received {repr_of(deadline_s)}"
-    answers = comm.allgather((problem, None if problem else int(max_nbytes)))
-    for rank, (text, _) in enumerate(answers):
-        if text:
-            raise InputError(f"{text} (rank {rank})")
-    if len({nbytes for _, nbytes in answers}) > 1:
-        raise InputError(
-            f"expected the same max_nbytes on all ranks, received {', '.join(str(nbytes) for _, nbytes in answers)}"
-        )

@@ -117,8 +117,12 @@ class SlowPath:
 
     def left_by(self, error: BaseException) -> None:
         """Notify the ranks that wait of an exception that ends a call, perhaps before compiled code is reached."""
+        self.end(RankFailure.of(self._rank, error))
+
+    def end(self, failure: RankFailure) -> None:
+        """Notify the ranks that wait of a failure here; the instance cannot be used any more."""
         if not self.broken:
-            self._window.fail(RankFailure.of(self._rank, error))
+            self._window.fail(failure)
             self._notify()
 
     def _raise_own(self) -> NoReturn:
@@ -138,8 +142,7 @@ class SlowPath:
     def _wait_far(self, rank: int, coming: bool) -> None:
         why = self._carrier.never(rank, coming)
         if isinstance(why, RankFailure):
-            self._window.fail(why)
-            raise why.error()
+            self._window.end(why)
         if why is not None:
             self._state[protocol.EXPECTED] = self._state[protocol.ARGUMENTS + 6]
             self._state[protocol.RECEIVED] = why

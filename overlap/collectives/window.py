@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
@@ -42,6 +43,8 @@ class Window:
         The numbers of the node's ranks in error messages.
     polls : int
         How often a rank reads a flag before it yields its core.
+    answer : callable
+        Called with the failure of another rank that is raised here.
 
     Attributes
     ----------
@@ -59,10 +62,16 @@ class Window:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, node: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int
+        self,
+        comm: MPI.Intracomm,
+        node: MPI.Intracomm,
+        capacity: int,
+        ranks: tuple[int, ...],
+        polls: int,
+        answer: Callable[[RankFailure], object],
     ) -> None:
         self._place, self._ranks = node.rank, ranks
-        self.guard = guard_of(comm)
+        self.guard, self._answer = guard_of(comm), answer
         self.closed = self.forked = False
         nbytes = protocol.segment_nbytes(capacity)
         self._segments = segments(node, nbytes, range(node.size), comm)
@@ -138,7 +147,12 @@ class Window:
         failure = self.failure(place)
         if failure.is_loss and self.guard is not None:  # a loss that that rank was the first to detect
             raise self.guard.lose("a collective")
+        self.end(failure)
+
+    def end(self, failure: RankFailure) -> NoReturn:
+        """Raise another rank's failure, here and on the ranks that wait for this one."""
         self.fail(failure)
+        self._answer(failure)
         raise failure.error()
 
     def close(self, forked: bool = False) -> None:

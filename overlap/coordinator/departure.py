@@ -9,7 +9,7 @@ ranks use next.
 A rank that closes waits for the others, as in any call. A rank that leaves by an exception must not wait, because the
 others may make their next call late, or never. So it sends its headers all at once. A thread waits for the others,
 beyond the ``with`` block and until the process ends if need be. Below ``MPI_THREAD_MULTIPLE`` no other thread may do
-that; the rank itself waits until the others know of the failure by one of the headers, up to its deadline.
+that; the rank itself waits until the others have received the report in one way, up to its deadline.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Departure:
     ----------
     others_leave : bool
         Other ranks have reached the header as their last one: no header follows.
+    is_received : callable
+        Tells whether all ranks have received the report in another way than by the header.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Departure:
         self._rendezvous, self._report, self._after_header, self._after = rendezvous, report, after_header, after
         self.deadline_s = deadline_s
         self.others_leave = False
+        self.is_received: Callable[[], bool] = bool
         self._is_complete: Callable[[], bool] | None = None  # of the header, once it is sent
         self._exchange: Exchange | None = None  # of the reports, once all ranks have reached the header
         self._over = threading.Event()
@@ -145,7 +148,7 @@ class Departure:
 def send(departures: list[Departure]) -> None:
     """Send the headers of departures and have a thread wait for the other ranks.
 
-    If MPI allows no other thread, wait here until all ranks have reached one of the headers.
+    If MPI allows no other thread, wait here until all ranks have received one of the reports.
     """
     global _thread
     with _lock:
@@ -162,7 +165,11 @@ def send(departures: list[Departure]) -> None:
     if first._report.failure is not None:
         what = f"notifying the other ranks of {first._report.failure[0]}"
     with limited_to(first.deadline_s, what) if first.deadline_s else nullcontext():
-        wait_for(lambda: not _advance_all().issuperset(departures))
+        wait_for(
+            lambda: (
+                not _advance_all().issuperset(departures) or any(departure.is_received() for departure in departures)
+            )
+        )
 
 
 def _advance_all() -> set[Departure]:

@@ -6,24 +6,44 @@ another rank, of ranks that do something else, and how long it has waited for wh
 object of a communicator and is closed when the communicator is freed.
 
 A wait at the door has no limit of its own. The deadlines of the communicator's runtimes hold for it.
+
+Some calls have no header and exchange nothing but their data: rounds of a halo, collectives in a window. These objects
+tell the ranks that wait in them what is reported at the door. A rank that learns of a failure in this way lets the
+others know, as no header shows it (`Door.answer`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
+from ..errors import InputError
+from ..failures import FailureChannel, RankFailure
 from ..interrupts import held_signals
 from ..losses import guard_of
 from .coordinator import Coordinator
+from .departure import Departure
 from .exclusive import Exclusive
 from .header import Header
 from .kept_with import KeptWith
+from .reports import Report
 from .watchdog import Notice, Watchdog
+
+_TAG = 9
+
+
+class WithoutHeaders(Protocol):
+    """An object with calls that have no header."""
+
+    def _tell(self, failure: RankFailure) -> None:
+        """Tell the ranks that wait for this one in a call what has failed here, outside of the object (local)."""
 
 
 class Door(Coordinator):
@@ -44,6 +64,42 @@ class Door(Coordinator):
         watchdog.close()
         self.rendezvous.attend = Notice(watchdog).check
         self.exclusive = Exclusive("this communicator")
+        self._without_headers: weakref.WeakSet[WithoutHeaders] = weakref.WeakSet()
+        self._answers = FailureChannel(self.comm, _TAG)
+        self.holding.add(self._answers.end)
+        self._lock = threading.Lock()  # for the answers: any thread may wait in a call without a header
+        self._receivers: set[tuple[int, str]] = set()  # ranks, and what they have received
+        self._origins: dict[str, int] = {}  # the ranks that have failed, by what this one has received of them
+
+    def tell_too(self, one: WithoutHeaders) -> None:
+        """Have an object tell the ranks that wait in its calls what is reported here, as long as it exists."""
+        self._without_headers.add(one)
+
+    def _departing(self, report: Report, after_header: Callable[[list[Report]], object]) -> Departure:
+        sent = super()._departing(report, after_header)
+        if report.failure is not None:
+            failure = RankFailure(self.rank, *report.failure, identity=report.identity, stays=True)
+            for one in list(self._without_headers):
+                one._tell(failure)
+            sent.is_received = partial(self._is_received, report.identity)
+        return sent
+
+    def answer(self, failure: RankFailure) -> None:
+        """Let all ranks know that this one has received a failure without a header (local)."""
+        if not failure.identity or self.closed:
+            return
+        with self._lock, suppress(MPI.Exception):  # a rank is lost: the others learn of that from MPI
+            self._origins.setdefault(failure.identity, failure.rank)
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self._answers.notify(rank, failure.identity.encode())
+
+    def _is_received(self, identity: str) -> bool:
+        """Return whether all ranks have received a failure, by their answers."""
+        with self._lock, suppress(MPI.Exception):
+            self._receivers.update((rank, content.decode()) for rank, content in self._answers.received())
+        know = self.rank, self._origins.get(identity)
+        return self._receivers.issuperset((rank, identity) for rank in range(self.size) if rank not in know)
 
     def synchronize_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
         """Synchronize; in the middle of a call, too, other ranks may write a file or run a function of the user's."""
@@ -83,19 +139,21 @@ def door_of(comm: MPI.Intracomm) -> Door:
     return door
 
 
-def enter(comm: MPI.Intracomm, watchdog: Watchdog, call: str) -> None:
+def enter(comm: MPI.Intracomm, watchdog: Watchdog, call: str, problem: str | None = None, **agreed: Any) -> Door:
     """Go through the door of a communicator, to make an object there whose deadlines hold for the door, too.
 
-    Collective. What another rank has failed with is raised here.
+    Collective; returns the door. An `InputError` is raised on all ranks if one has a problem, or if values that must be
+    `agreed` differ. What another rank has failed with is raised here.
     """
     try:
         with watchdog.watching(f"{call}, the first of a communicator", entry=True):
             door = door_of(comm)
         watchdog.watch_too(door.watchdog)
-        door.enter(call, {})
+        door.enter(call, agreed, None if problem is None else InputError(problem))
     except BaseException:
         watchdog.close()  # there will be no object
         raise
+    return door
 
 
 def close_doors() -> None:

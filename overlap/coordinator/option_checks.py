@@ -19,6 +19,7 @@ BOUNDS = {
     "agree_every": 2**31 - 1,
     "chunk": 2**31 - 1,
     "entries": 2**31 - 1,
+    "max_nbytes": 2**31 - 1,
 }
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError, OverlapError, RankError, formatted
+from ..failures import RankFailure, heard, identity_of
 
 UNCLOSED = "its process has ended without close()"
-
-# Failures that this rank has raised, by their identities: a failure is reported on every communicator of the rank that
-# fails, but the other ranks raise it once.
-_heard: set[str] = set()
-_numbers = itertools.count()
-CAUSES = 20  # exceptions of a chain among which the failure is looked for
 
 
 @dataclass(frozen=True)
@@ -46,11 +39,11 @@ class Report:
     failure: tuple[str, str] | None = None
     is_input: bool = False
     identity: str = ""
-    heard: frozenset[str] = field(default_factory=lambda: frozenset(_heard))
+    heard: frozenset[str] = field(default_factory=lambda: frozenset(heard))
 
     def renewed(self) -> Report:
         """Return the report with all failures that the rank has raised meanwhile."""
-        return replace(self, heard=frozenset(_heard))
+        return replace(self, heard=frozenset(heard))
 
 
 class Exchange:
@@ -101,25 +94,7 @@ def failure_report(error: BaseException | None, leaving: bool) -> Report:
 
 def report_between_calls(error: BaseException, leaving: bool) -> Report:
     """Make this rank's report of a failure between two calls, which all its communicators send."""
-    identity = _identity(error)
-    _heard.add(identity)
-    return replace(failure_report(error, leaving), identity=identity)
-
-
-def _identity(error: BaseException) -> str:
-    """Return the identity of the failure that an exception reports, or that has caused the exception."""
-    cause: BaseException | None = error
-    for _ in range(CAUSES):
-        if cause is None:
-            break
-        with suppress(Exception):  # an exception of the user's, of which anything may raise
-            if isinstance(known := vars(cause).get("_overlap_failure"), str):
-                return known
-        cause = cause.__cause__ or cause.__context__
-    identity = f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
-    with suppress(Exception):  # without an identity it is reported as another failure the next time
-        error._overlap_failure = identity  # type: ignore[attr-defined]  # the exception carries it
-    return identity
+    return replace(failure_report(error, leaving), identity=identity_of(error))
 
 
 def is_old(reports: list[Report]) -> bool:
@@ -133,7 +108,7 @@ def is_old(reports: list[Report]) -> bool:
 
 def hear(reports: list[Report]) -> None:
     """Note that this rank has learnt of what has failed."""
-    _heard.update(report.identity for report in reports if report.identity)
+    heard.update(report.identity for report in reports if report.identity)
 
 
 def common_error(reports: list[Report]) -> OverlapError | None:
@@ -143,10 +118,7 @@ def common_error(reports: list[Report]) -> OverlapError | None:
         if report.failure is None:
             continue
         if not report.is_input:
-            error = RankError(rank, *report.failure)
-            if report.identity:
-                error._overlap_failure = report.identity  # type: ignore[attr-defined]  # for `_identity`
-            return error
+            return RankFailure(rank, *report.failure, identity=report.identity).error()
         ranks.setdefault(report.failure[0], []).append(rank)
     if ranks:
         return InputError(

@@ -48,7 +48,7 @@ class StandaloneCoordinator(Coordinator):
         problem = number_problem("deadline_s", deadline_s, positive=True, none=True)
         self.deadline_s = 60.0 if problem else deadline_s
         watchdog = Watchdog(self.deadline_s, covers_entries=True)
-        enter(comm, watchdog, _MAKING)
+        self.door = enter(comm, watchdog, _MAKING)
         try:
             super().__init__(comm, watchdog, warning=warning)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from threading import get_ident
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..arrays.blocks import Blocks
 from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..described import Described
 from ..errors import InputError, OverlapError, RankLost
-from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
+from ..failures import BoundedWait, FailureChannel, RankFailure, heard, identity_of, wait_until
 from ..freed import CollectiveContext, Telling, marked_call
 from ..holding import DropWarning
 from ..interrupts import holding_signals
@@ -33,6 +34,10 @@ _POLLS = 200  # number of polls of messages before the rank yields its core
 _ROUND = "a halo exchange"
 _FREEING = "freeing a halo"
 _WORD = 8  # bytes of the round's number in a failure message
+
+
+class _AgainError(Exception):
+    """The round begins once more."""
 
 
 class Halo(CollectiveContext):
@@ -145,6 +150,7 @@ class Halo(CollectiveContext):
             self._failures = FailureChannel(self.comm, FAILURES_TAG)
             self._failure: BaseException | None = None  # the failure of the last round, on this or another rank
             self._bounded = BoundedWait(self.coordinator.deadline_s)
+            self._heard = len(heard)
             self._rounds = self._rounds_before = 0  # rounds begun, and those before the last failure
             self._reported: list[tuple[int, bytes]] = []  # failures of other ranks, with the numbers of their rounds
             far = self._make_window(traffic, local, transport)
@@ -160,6 +166,7 @@ class Halo(CollectiveContext):
         self.coordinator.holding.add(self._failures.end)
         if self.comm.size > 1:
             self._begun()
+            self.coordinator.door.tell_too(self)
         if self.coordinator.guard is not None:
             self.coordinator.guard.register(self)
 
@@ -310,22 +317,25 @@ class Halo(CollectiveContext):
         try:
             if self._active:
                 raise InputError("expected wait() for the round before, received the start of another one")
-            addresses = self._arrays.addresses(arrays)
-            if addresses is not self._chosen:
-                self._choose(addresses)
-            if self._far:
-                self._active = self._messages_left = True
-                self._requests.start()
-            if self._window is not None:
-                self._active = True
-                remote_writes.start(self._window.address, self._set)
-                self._arrays.local.check()
-            self._active = True
+            self._begin(self._arrays.addresses(arrays))
         except InputError as error:
             self.fail(InputError(f"rank {self.comm.rank}: {error}"))
         except BaseException as error:
             self.fail(error)
         return self._pending
+
+    def _begin(self, addresses: tuple[int, ...]) -> None:
+        """Send and request the entries of the arrays at these addresses."""
+        if addresses is not self._chosen:
+            self._choose(addresses)
+        if self._far:
+            self._active = self._messages_left = True
+            self._requests.start()
+        if self._window is not None:
+            self._active = True
+            remote_writes.start(self._window.address, self._set)
+            self._arrays.local.check()
+        self._active = True
 
     def _choose(self, addresses: tuple[int, ...]) -> None:
         """Use the arrays at these addresses in the next rounds."""
@@ -360,6 +370,11 @@ class Halo(CollectiveContext):
             return True
         try:
             self._active = not self._advance()
+            if self._active:
+                try:
+                    self._listen(self._rounds)
+                except _AgainError:
+                    self._begin_again(self._chosen)
             if self._active and self.coordinator.guard is not None:
                 self.coordinator.guard.poll(_ROUND)
         except BaseException as error:
@@ -384,13 +399,25 @@ class Halo(CollectiveContext):
                 raise self._failure
             return
         try:
-            if self._messages_left:
-                wait_until(self._advance, self._poll, _POLLS)
-            elif self._window is not None:
-                remote_writes.complete(self._window.address)
+            while True:
+                try:
+                    if self._messages_left:
+                        wait_until(self._advance, self._poll, _POLLS)
+                    elif self._window is not None:
+                        remote_writes.complete(self._window.address)
+                    break
+                except _AgainError:
+                    self._begin_again(self._chosen)
         except BaseException as error:
             self.fail(error)
         self._active = False
+
+    def _begin_again(self, addresses: tuple[int, ...]) -> None:
+        """Begin the round once more, with the next one of the ranks that have raised."""
+        self._active = False
+        self._recover()
+        self._rounds += 1
+        self._begin(addresses)
 
     def _waiting_for(self) -> str:
         far = self._requests.waiting_for if self._messages_left else []
@@ -405,15 +432,30 @@ class Halo(CollectiveContext):
         if raised:
             return
         self._arrays.local.check()
+        self._listen(self._rounds)
+        self._bounded.check(self._rounds, _ROUND, self._waiting_for)
+
+    def _listen(self, last: int) -> None:
+        """Raise another rank's failure, which the rounds up to number `last` cannot do without.
+
+        Raises
+        ------
+        _AgainError
+            This rank has raised it before, in a call of another object.
+        """
         for _rank, content in self._failures.received():
             self._reported.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
         for number, content in self._reported:
             # A rank that has failed in a later round has done its part of this one, so this round ends without an
             # error.
-            if number <= self._rounds - self._rounds_before:
-                self._failure = RankFailure.unpacked(content).error()
+            if number <= last - self._rounds_before:
+                failure = RankFailure.unpacked(content)
+                is_known = failure.identity in heard
+                self._failure = failure.error()
+                if is_known and failure.stays:
+                    raise _AgainError
+                self.coordinator.door.answer(failure)
                 raise self._failure
-        self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise an error here and, as soon as they wait, on all other ranks; the next round then starts afresh."""
@@ -424,18 +466,27 @@ class Halo(CollectiveContext):
         self._notify(error, self._rounds)
         raise error
 
-    def _notify(self, error: BaseException, number: int) -> None:
+    def _tell(self, failure: RankFailure) -> None:
+        if not self.closed and self._user in (None, get_ident()):
+            self._notify(failure.error(), self._rounds + (not self._active), failure)
+            self._active = False
+
+    def _notify(self, error: BaseException, number: int, failure: RankFailure | None = None) -> None:
         """Notify all ranks of a failure here, with the number of the round."""
         if self._failure is None:
             self._failure = error
             content = (number - self._rounds_before).to_bytes(_WORD, "little")
-            content += RankFailure.of(self.comm.rank, error).packed()
+            content += (failure or RankFailure.of(self.comm.rank, error)).packed()
             for other in range(self.comm.size):
                 if other != self.comm.rank:
                     self._failures.notify(other, content)
 
     def _recover(self) -> None:
-        """Start afresh if the last round has failed, as all ranks know. Collective."""
+        """Start afresh if the last round has failed, or if some rank has failed elsewhere, as all know. Collective."""
+        if self._heard != len(heard):
+            self._heard = len(heard)
+            with suppress(_AgainError):
+                self._listen(self._rounds + 1)
         if self._failure is None:
             return
         what = "the end of messages of a round that has failed"
@@ -551,6 +602,7 @@ class Halo(CollectiveContext):
             return None
         # This notifies ranks that wait in a round (the current one if it has not ended here); the header below notifies
         # ranks in any other call.
+        identity_of(error)
         self._notify(error, self._rounds + (not self._active))
         self.closed, self._active = True, False
         return self.coordinator.leave(error, self._over)

@@ -28,6 +28,7 @@ from ..halo.traffic import of_indices
 from ..holding import DropWarning
 from ..interrupts import holding_signals
 from ..masks import mask_problem
+from .node_collectives import NodeCollectives
 from .number_checks import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
@@ -168,7 +169,7 @@ class Matrix(CollectiveContext):
         self._extended: np.ndarray | None = None
         self._spare: list[np.ndarray] = []  # vectors that solvers have given back
         self._others: dict[np.dtype, Self] = {}  # the same matrix in other types
-        self._collectives = node_collectives(coordinator)
+        self._collectives = NodeCollectives.of(coordinator)
 
     @classmethod
     @holding_signals
@@ -521,7 +522,7 @@ class Matrix(CollectiveContext):
         """Sum numbers over all ranks, in place (collective): the same bits on all of them."""
         self.check_open()
         if self._collectives is not None:
-            self._collectives.Allreduce(values, values)
+            self._collectives.call(Collectives.Allreduce, values, values)
         else:
             self.halo.coordinator.sum(values)
         return values
@@ -677,7 +678,7 @@ class Matrix(CollectiveContext):
             for converted in self._others.values():  # in which ranks wait only within calls of this one
                 converted._abandon()
             if self._collectives is not None:
-                self._collectives._fail(error)
+                self._collectives.fail(error)
             return self.halo._fail(error)
 
 
@@ -703,16 +704,3 @@ class Transposed(Described):
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective)."""
         return self.T.multiply_transposed(x)
-
-
-def node_collectives(coordinator: StandaloneCoordinator) -> Collectives | None:
-    """Make collectives by shared memory; None if the ranks are on several nodes, or if there is only one rank."""
-    if coordinator.size == 1:
-        return None
-    with coordinator.watching("making collectives") as comm:
-        collectives = Collectives(comm, deadline_s=coordinator.deadline_s)
-        if collectives.nodes > 1:
-            collectives.free()
-            return None
-        collectives.holding.warning = None  # a part of the coordinator's object
-        return collectives

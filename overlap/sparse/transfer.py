@@ -8,13 +8,15 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
+from ..collectives import Collectives
 from ..compiled import njit
 from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..holding import DropWarning
 from ..losses import guarded
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
-from .matrix import Matrix, node_collectives
+from .matrix import Matrix
+from .node_collectives import NodeCollectives
 
 
 class GridTransfer:
@@ -51,7 +53,7 @@ class GridTransfer:
             with coordinator.watching("making groups of ranks that gather") as comm:
                 group = guarded(comm.Split(coarse_rank, comm.rank), comm)
             self._coordinator = _owned(group, coordinator, dropping)
-            self._collectives = node_collectives(self._coordinator)
+            self._collectives = NodeCollectives.of(self._coordinator)
             leads = self._coordinator.rank == 0
             with coordinator.watching("making the ranks of a coarser level") as comm:
                 leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, coarse_rank), comm)
@@ -117,7 +119,7 @@ class GridTransfer:
             return
         _restrict(self._parents, r, product, self._own)
         if self._collectives is not None:
-            self._collectives.Gather(self._own, self._everything)
+            self._collectives.call(Collectives.Gather, self._own, self._everything)
         else:
             with self._coordinator.watching("gathering a coarse level") as comm:
                 comm.Gather(self._own, self._everything)
@@ -132,7 +134,7 @@ class GridTransfer:
         if self.coarse_coordinator is not None:
             _collect(self._place, coarse, self._everything)
         if self._collectives is not None:
-            self._collectives.Scatter(self._everything, self._own)
+            self._collectives.call(Collectives.Scatter, self._everything, self._own)
         else:
             with self._coordinator.watching("scattering a coarse level") as comm:
                 comm.Scatter(self._everything, self._own)

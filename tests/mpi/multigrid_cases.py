@@ -9,8 +9,8 @@ from everywhere import raises_everywhere
 
 from overlap import Blocks, InputError
 from overlap.sparse import IC0, AdditiveSchwarz, Chebyshev, Jacobi, Matrix, Multigrid, cg, diffusion
-from overlap.sparse import transfer as transfer_module
 from overlap.sparse.cells import numbers_of
+from overlap.sparse.node_collectives import NodeCollectives
 
 GRIDS = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 1, 2), 8: (2, 2, 2)}
 TOP = [(0, 1)]  # u = 0 on the high side of the first axis
@@ -169,14 +169,14 @@ def solutions(comm):
     counts = []
     with diffusion(comm, blocks, 1.0, TOP) as A:
         for number, switch in enumerate((1, 2, None)):
-            before = transfer_module.node_collectives
+            before = NodeCollectives.of
             if number == 1:
-                transfer_module.node_collectives = lambda coordinator: None
+                NodeCollectives.of = lambda coordinator: None
             try:
                 with Multigrid(A, blocks, switch=switch) as M:
                     found = cg(A, -np.ones(A.count), rtol=1e-12, M=M)
             finally:
-                transfer_module.node_collectives = before
+                NodeCollectives.of = before
             assert found.info == 0
             np.testing.assert_allclose(found.x, exact, rtol=1e-9)
             assert found.true_residual <= 1e-10 * n**1.5

@@ -10,11 +10,10 @@ import pytest
 from generated_recipes import SUBJECTS
 from marks import exhaustive
 
-DATA_ONLY = ("sparse", "collectives")  # rounds and calls that exchange nothing but their data, see errors.md
-AREAS = tuple(area for area in SUBJECTS if area not in DATA_ONLY)
+AREAS = tuple(SUBJECTS)
 QUICK = ("output",)  # areas that compile little
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}
-CALLS = "entering_cases:calls_of_arrays,caught_and_used_again,reported_once"
+CALLS = "entering_cases:calls_of_arrays,calls_of_data,data_then_own_messages,caught_and_used_again,reported_once"
 PROGRAM = """
 import sys
 from mpi4py import MPI

@@ -67,10 +67,12 @@ class AsyncCollectives(Described):
 
     def renew(self) -> None:
         """Make a new window (collective)."""
-        if self._fast is not None:
+        if self._fast is None:
+            # No deadline here: the runtime's watchdog watches these collectives.
+            self._fast = Collectives(self.source, max_nbytes=self._max_nbytes, deadline_s=None)
+        else:
             self._fast.free()
-        # No deadline here: the runtime's watchdog watches these collectives.
-        self._fast = Collectives(self.source, max_nbytes=self._max_nbytes, deadline_s=None)
+            self._fast = self._fast._renewed(self.source)
         self._fast.holding.warning = None  # a part of the runtime, which frees it
 
     def free(self) -> None:

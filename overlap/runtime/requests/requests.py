@@ -359,7 +359,7 @@ class AsyncComm(Uncopied, Described):
         except Exception as error:
             problem = f"expected integers as color and key, received others: {formatted(error)[0]}"
         self._agree(problem)
-        return self._wrap(lambda: self._source.Split(color, key))
+        return self._wrap(lambda: self._source.Split(color, key), AsyncComm)
 
     def _agree(self, problem: str | None, operation: Operation | None = None) -> None:
         """Raise an `InputError` on all ranks if one has a problem or if their operations differ (collective)."""
