@@ -23,6 +23,7 @@ from .requests.requests import AsyncComm
 from .scheduling.job import Job
 from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
 from .threads.threads import Threads
+from .trace import CALLS
 
 SHORT_S = 500e-6  # calls that take less are compared by more trials: their times are noisy
 TRIALS, SHORT_TRIALS = 2, 6  # calls in each way to wait, before one is chosen
@@ -192,7 +193,10 @@ class Pipeline(Uncopied, Described):
             self.wait = wait
             started = perf_counter()
             computing_s = threads.run(job, waiting, placement)
-            took_s = perf_counter() - started
+            ended = perf_counter()
+            took_s = ended - started
+            if threads.trace is not None:
+                threads.trace.add(CALLS, "call", f"{self._name}: {wait}, depth {self.depth}", started, ended)
             for load in (self.load, threads.load):
                 load.add(took_s, computing_s, 1 if placement == INLINE else threads.workers)
             self._placements.took(count, wait, placement, took_s)

@@ -27,6 +27,7 @@ from .requests.operations import Operation, label_of
 from .scheduling.host import ARGUMENT_ERRORS, NotIssued, issue
 from .scheduling.job import AGREE, Failure, Job
 from .threads.placement import INLINE
+from .trace import CALLS
 
 _UNKNOWN_NS = 2**50  # computing of a call that has not been made yet
 
@@ -53,6 +54,8 @@ class CallKind:
     ----------
     load : Load
         How long this rank has computed and waited in the calls.
+    title : str
+        The name and the settings, for traces.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class CallKind:
         exchanges: bool = True,
     ) -> None:
         self.threads, self.wait, self.limit = threads, wait, limit
+        self.title = f"{name}: {wait}, depth {agreed['depth']}"
         self.computes, self.exchanges = computes, exchanges
         call = f"a call of the pipeline {name}"
         self.header = Header(call, agreed)
@@ -335,6 +339,7 @@ class PlanCall:
         spans: list[tuple[str, str]] = [("compute", f"slice {self._labels[number]}") for number in self._rows]
         for exchange, number in self._exchanges:
             spans.append(("communicate", label_of(exchange.operation(), self._labels[number])))
+        trace.add(CALLS, "call", self._kind.title, self._words[w.BEGAN] * 1e-9, self._words[w.ENDED_AT] * 1e-9)
         for (kind, label), stamp in zip(spans, stamps.tolist()):
             if stamp[w.TO]:
                 worker = stamp[w.THREAD]

@@ -31,7 +31,8 @@ from ..clocks import clock_offset
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-KINDS = ("compute", "communicate")
+KINDS = ("compute", "communicate", "call")
+CALLS = "calls"  # the row of spans of whole calls, which no thread has
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,11 @@ class Span:
     ----------
     rank : int
     thread : str
-        Name of the thread within its rank, such as "worker 0" or "communicator".
-    kind : {"compute", "communicate"}
+        Name of the thread within its rank, such as "worker 0" or "communicator"; "calls" for whole calls.
+    kind : {"compute", "communicate", "call"}
+        A call lasts from the moment at which all ranks have made it.
     label : str
-        Names the activity, such as "slice 12".
+        Names the activity, such as "slice 12"; of a call also the way to wait.
     start_s, end_s : float
         Seconds, on rank 0's clock.
 
@@ -73,9 +75,10 @@ def _natural(text: str) -> list[tuple[int, int, str]]:
 def display_order(span: Span) -> tuple:
     """Return the key by which spans are sorted: by rank, thread and start.
 
-    Communicators come after the threads whose waiting they hide.
+    Calls come first, and communicators after the threads whose waiting they hide.
     """
-    return (span.rank, span.thread.startswith("communicator"), _natural(span.thread), span.start_s, span.end_s)
+    place = 0 if span.thread == CALLS else 2 if span.thread.startswith("communicator") else 1
+    return (span.rank, place, _natural(span.thread), span.start_s, span.end_s)
 
 
 class Trace:
@@ -91,8 +94,8 @@ class Trace:
     >>> with overlap.Runtime(comm, trace=True) as rt, overlap.FFT2(rt, (8, 16, 16)) as plan:
     ...     spectrum = plan.forward(plan.real.empty())
     ...     spans = rt.trace.gather(comm)  # on rank 0
-    >>> spans[0].rank, spans[0].kind
-    (0, 'compute')
+    >>> spans[0].kind, spans[1].kind
+    ('call', 'compute')
     """
 
     __slots__ = ("_rows", "offset_s")
@@ -128,7 +131,7 @@ class Trace:
         Parameters
         ----------
         thread : str
-        kind : {"compute", "communicate"}
+        kind : {"compute", "communicate", "call"}
         label : object
             Turned into text only by `gather`.
         start_s, end_s : float

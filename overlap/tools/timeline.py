@@ -20,13 +20,13 @@ from typing import Any
 
 from .. import files
 from ..errors import InputError
-from ..runtime.trace import KINDS, Span, display_order
+from ..runtime.trace import CALLS, KINDS, Span, display_order
 from . import picture
 
 # Okabe-Ito blue and orange, which differ for every common colour blindness and in grey.
-_COLOURS = {"compute": "#0072B2", "communicate": "#E69F00"}
-_CHROME_COLOURS = {"compute": "thread_state_running", "communicate": "thread_state_iowait"}
-_WORDS = {"compute": "computing", "communicate": "communicating"}
+_COLOURS = {"compute": "#0072B2", "communicate": "#E69F00", "call": "#ADB5BD"}
+_CHROME_COLOURS = {"compute": "thread_state_running", "communicate": "thread_state_iowait", "call": "grey"}
+_WORDS = {"compute": "computing", "communicate": "communicating", "call": "a call"}
 
 _FORMAT = "overlap-trace-2"
 
@@ -111,13 +111,15 @@ class RankSummary:
     ----------
     rank : int
     wall_s : float
-        From the rank's first start to its last end.
+        Time in calls; if the spans have no calls, from the rank's first start to its last end.
     compute_s : float
         At least one thread computed.
     communicate_s : float
         At least one exchange was under way.
     both_s : float
         Both at the same time: the communication that was hidden.
+    waiting : float
+        The share of this time, 0 to 1, in which the threads that compute did not; as in `Load`.
 
     Examples
     --------
@@ -135,11 +137,7 @@ class RankSummary:
     compute_s: float
     communicate_s: float
     both_s: float
-
-    @property
-    def waiting(self) -> float:
-        """Return the share of the time in which no thread computed, 0 to 1."""
-        return 1.0 - self.compute_s / self.wall_s if self.wall_s else 0.0
+    waiting: float
 
     def __str__(self) -> str:
         return (
@@ -148,7 +146,7 @@ class RankSummary:
         )
 
     def waits(self) -> str:
-        """Return the share of the time in which no thread computed, as text."""
+        """Return `waiting` as text."""
         return f"waits {100 * self.waiting:.0f} % of the time"
 
 
@@ -183,16 +181,23 @@ def summary(spans: Iterable[Span]) -> list[RankSummary]:
         ranks.setdefault(span.rank, []).append(span)
     records = []
     for rank, own in ranks.items():
-        compute, communicate = (
+        compute, communicate, calls = (
             _union((span.start_s, span.end_s) for span in own if span.kind == kind) for kind in KINDS
         )
+        wall_s = _length(calls or [[min(span.start_s for span in own), max(span.end_s for span in own)]])
+        threads = [
+            _length(_union((span.start_s, span.end_s) for span in row))
+            for row in _rows(span for span in own if span.kind == "compute").values()
+        ]
+        threads_s = max(1, len(threads)) * wall_s
         records.append(
             RankSummary(
                 rank,
-                max(span.end_s for span in own) - min(span.start_s for span in own),
+                wall_s,
                 _length(compute),
                 _length(communicate),
                 _common(compute, communicate),
+                max(0.0, 1.0 - math.fsum(threads) / threads_s) if threads_s else 0.0,
             )
         )
     return records
@@ -433,6 +438,18 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
                     snap=False,
                     zorder=2,
                 )
+            for span in members if thread == CALLS else ():
+                room_in = (span.end_s - span.start_s) / wall_s * (width_in - left_in - right_in)
+                characters = int(72 * room_in / (0.6 * font))  # of which the call's box has room
+                axes.text(
+                    ((span.start_s + span.end_s) / 2 - first_s) * 1e3,
+                    top + height / 2,
+                    span.label if len(span.label) <= characters else "",
+                    va="center",
+                    ha="center",
+                    fontsize=font,
+                    parse_math=False,
+                )
         busy = _length(_union((span.start_s, span.end_s) for span in row)) / wall_s
         centre = top + height / 2
         axes.text(
@@ -481,7 +498,11 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         parse_math=False,
     )
     figure.legend(
-        handles=[Patch(facecolor=_COLOURS[kind], label=_WORDS[kind]) for kind in KINDS],
+        handles=[
+            Patch(facecolor=_COLOURS[kind], label=_WORDS[kind])
+            for kind in KINDS
+            if kind != "call" or any(span.kind == kind for span in spans)
+        ],
         loc="upper right",
         bbox_to_anchor=(1 - right_in / width_in, 1 - 0.1 / height_in),
         ncols=2,

@@ -246,7 +246,10 @@ def core_tokens(comm):
                     await parallel(np.sum, [buffer] * 3)
 
                 program(range(16))
-                spans = rt.trace.spans()
+                calls = [span for span in rt.trace.spans() if span.kind == "call"]
+                assert [span.label.partition(": ")[2].partition(",")[0] for span in calls] == [wait]
+                assert abs(calls[0].end_s - calls[0].start_s - rt.load.wall_s) < 1e-6
+                spans = [span for span in rt.trace.spans() if span.kind != "call"]
             kinds = {span.kind for span in spans}
             assert kinds == {"compute", "communicate"}
             most[wait, workers] = _most_at_once([(span.start_s, span.end_s) for span in spans])

@@ -25,7 +25,8 @@ def traced_is_what_runs(comm):
                 overlap.Runtime(comm, workers=workers, trace=True, deadline_s=30) as rt,
                 make(rt, shape, settings=settings) as plan,
             ):
-                for _ in range(3):
+                for number in range(3):
+                    wall_s = rt.load.wall_s
                     rt.trace.clear()
                     assert same_bits(plan.forward(u), expected)
                     spans = rt.trace.spans()
@@ -35,6 +36,12 @@ def traced_is_what_runs(comm):
                     computed = {span.label for span in spans if span.kind == "compute"}
                     assert computed == {f"slice {part}" for part in parts}
                     assert all(span.start_s <= span.end_s for span in spans)
+                    (call,) = [span for span in spans if span.kind == "call"]
+                    depth = min(settings.get("depth", 1), len(parts))
+                    assert settings["wait"] in call.label and f"depth {depth}" in call.label, (call, number)
+                    assert abs(call.end_s - call.start_s - (rt.load.wall_s - wall_s)) < 1e-6
+                    computing = [span for span in spans if span.kind == "compute"]
+                    assert all(call.start_s <= span.start_s <= span.end_s <= call.end_s for span in computing)
 
 
 def printed(comm):

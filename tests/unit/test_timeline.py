@@ -43,8 +43,17 @@ def test_summary_of_hand_made_intervals():
         exchange(11, 14, rank=1),
     ]
     random.Random(0).shuffle(spans)
-    assert timeline.summary(spans) == [RankSummary(0, 8.0, 6.0, 5.0, 3.0), RankSummary(1, 4.0, 1.0, 3.0, 0.0)]
+    assert timeline.summary(spans) == [
+        RankSummary(0, 8.0, 6.0, 5.0, 3.0, 1 - 7 / 16),
+        RankSummary(1, 4.0, 1.0, 3.0, 0.0, 0.75),
+    ]
     assert timeline.summary([]) == []
+
+
+def test_what_lies_between_calls_is_no_waiting():
+    calls = [Span(0, "calls", "call", f"f: {way}, depth 2", at, at + 4.0) for way, at in (("off", 0.0), ("poll", 10.0))]
+    (record,) = timeline.summary([*calls, compute(0, 3), compute(10, 13), exchange(3, 4)])
+    assert (record.wall_s, record.compute_s, record.waiting) == (8.0, 6.0, 0.25)
 
 
 def test_summary_agrees_with_counting():
@@ -120,7 +129,7 @@ def test_chrome_trace_structure(tmp_path):
     names = {event["pid"]: event["args"]["name"] for event in metadata if event["name"] == "process_name"}
     assert names == {0: "rank 0", 1: "rank 1"}
     assert {event["pid"]: event["args"]["labels"] for event in metadata if event["name"] == "process_labels"} == {
-        0: "waits 20 % of the time",
+        0: "waits 40 % of the time",
         1: "waits 91 % of the time",
     }
     tracks = [(event["pid"], event["args"]["name"]) for event in metadata if event["name"] == "thread_name"]
@@ -226,7 +235,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_draw_makes_a_picture_with_both_colours(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     path = tmp_path / "timeline.png"
-    timeline.draw(SPANS, path, title="two ranks, $5 a slice")
+    calls = [Span(rank, "calls", "call", "f: poll, depth 2", 100.0, 101.5) for rank in (0, 1)]
+    timeline.draw([*SPANS, *calls], path, title="two ranks, $5 a slice")
     pixels = image.imread(path)[..., :3]
     for colour in timeline._COLOURS.values():
         wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -135,7 +135,7 @@ class Program:
         slices: dict[int, list[Span]] = {}
         for span in sorted(spans, key=lambda span: span.start_s):
             named = _OF_SLICE.search(span.label)
-            if named and span.rank == rank:
+            if named and span.rank == rank and span.kind != "call":
                 slices.setdefault(int(named[1]), []).append(span)
         kinds = {"compute": 0, "communicate": 1}
         if not slices or any(kinds[span.kind] != at % 2 for own in slices.values() for at, span in enumerate(own)):
