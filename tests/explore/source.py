@@ -1,6 +1,6 @@
 """The runtime's own source with preemption points, and with defects put back where asked.
 
-`load` compiles the modules of `overlap.runtime` once more, as a package of their own that nobody else
+`load` compiles the modules of `overlap.runtime` and `overlap.coordinator` once more, as a package of their own that nobody else
 sees. Three things differ from the original: a preemption point (see `threads.Schedule`) stands between any two
 statements (and between the operands of ``and`` and ``or``), so that a thread can lose its core there;
 `threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
@@ -22,8 +22,9 @@ from . import network, threads
 from .mutation import Within
 
 PACKAGE = Path(overlap.__file__).parent
+ROOMS = ("runtime", "coordinator")
 MODULES = {
-    path.stem: path.relative_to(PACKAGE) for path in (PACKAGE / "runtime").rglob("*.py")
+    path.stem: path.relative_to(PACKAGE) for room in ROOMS for path in (PACKAGE / room).rglob("*.py")
 }  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
 # Communicators of `network` have no handles; a whole call, which would want some, is never made here.
@@ -73,7 +74,7 @@ def load(edits=()):
         }
     finally:
         sys.meta_path.remove(finder)
-    everything = [module for name, module in sys.modules.items() if name.startswith(f"{root}.runtime.")]
+    everything = [module for name, module in sys.modules.items() if name.startswith(tuple(f"{root}.{room}." for room in ROOMS))]
     runtime = SimpleNamespace(**names, modules=everything)
     for edit in edits:
         if not isinstance(edit, Within):
@@ -99,7 +100,7 @@ class _Finder:
 
     def exec_module(self, module):
         _, _, rest = module.__name__.partition(".")
-        if rest and rest.partition(".")[0] != "runtime":  # not explored: the one that everybody has
+        if rest and rest.partition(".")[0] not in ROOMS:  # not explored: the one that everybody has
             sys.modules[module.__name__] = REPLACED_LAYERS.get(rest) or importlib.import_module(
                 f"{overlap.__name__}.{rest}"
             )
