@@ -1,8 +1,8 @@
 """The runtime's own source with preemption points, and with defects put back where asked.
 
-`load` compiles the modules of `overlap.runtime` and `overlap.coordinator` once more, as a package of their own that nobody else
-sees. Three things differ from the original: a preemption point (see `threads.Schedule`) stands between any two
-statements (and between the operands of ``and`` and ``or``), so that a thread can lose its core there;
+`load` compiles the modules of `overlap.runtime` and `overlap.coordinator` once more, as a package of their own that
+nobody else sees. Three things differ from the original: a preemption point (see `threads.Schedule`) stands between any
+two statements (and between the operands of ``and`` and ``or``), so that a thread can lose its core there;
 `threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
 """
 
@@ -74,7 +74,8 @@ def load(edits=()):
         }
     finally:
         sys.meta_path.remove(finder)
-    everything = [module for name, module in sys.modules.items() if name.startswith(tuple(f"{root}.{room}." for room in ROOMS))]
+    within = tuple(f"{root}.{room}." for room in ROOMS)
+    everything = [module for name, module in sys.modules.items() if name.startswith(within)]
     runtime = SimpleNamespace(**names, modules=everything)
     for edit in edits:
         if not isinstance(edit, Within):
