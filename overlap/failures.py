@@ -30,7 +30,7 @@ _INPUT, _LOSS, _STAYS, _OTHER = "input", "loss", "stays", "other"
 
 # Failures between two calls that this rank has raised, by their identities: a failure is reported wherever the other
 # ranks may come next, but they raise it once.
-heard: set[str] = set()
+heard: dict[str, None] = {}  # in the order in which they were raised
 _numbers = itertools.count()
 _CAUSES = 20  # exceptions of a chain among which the failure is looked for
 
@@ -42,7 +42,7 @@ def identity_of(error: BaseException) -> str:
         identity = f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
         with suppress(Exception):  # without an identity it is reported as another failure the next time
             error._overlap_failure = identity  # type: ignore[attr-defined]  # the exception carries it
-    heard.add(identity)
+    heard[identity] = None
     return identity
 
 
@@ -98,7 +98,7 @@ class RankFailure(NamedTuple):
             return InputError(self.summary)
         error = RankError(self.rank, self.summary, self.traceback_text)
         if self.identity:
-            heard.add(self.identity)
+            heard[self.identity] = None
             error._overlap_failure = self.identity  # type: ignore[attr-defined]  # if it leaves a block in turn
         return error
 

@@ -361,7 +361,9 @@ class _Hooks:
 
     def remove(self) -> None:
         """Restore the earlier hooks, except if a later hook has been installed, which still calls ours."""
-        if isinstance(sys.exception(), RankError):  # leaves a ``with`` block; if it ends the process, it is shown here
+        error = sys.exception()
+        if isinstance(error, RankError):  # leaves a ``with`` block; if it ends the process, it is shown here
+            weakref.finalize(error, _unused, None).atexit = False
             return
         if self._before is not None and (sys.excepthook, threading.excepthook) == self._own:
             sys.excepthook, threading.excepthook = self._before
@@ -397,10 +399,11 @@ class _Hooks:
 _hooks = _Hooks()
 
 
-def _unused(key: int) -> None:
+def _unused(key: int | None) -> None:
     """Note that a resource has ended or was collected; after the last one the hooks are removed."""
     with _hooks_lock:
-        _used.pop(key, None)
+        if key is not None:
+            _used.pop(key, None)
         if not _used:
             _hooks.remove()
 

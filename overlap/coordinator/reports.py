@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 from mpi4py import MPI
@@ -11,7 +12,12 @@ from mpi4py import MPI
 from ..errors import InputError, OverlapError, RankError, formatted
 from ..failures import RankFailure, heard, identity_of
 
+LAST = 100  # failures that a report names; one that is older has reached all ranks long ago
 UNCLOSED = "its process has ended without close()"
+
+
+def _last_heard() -> frozenset[str]:
+    return frozenset(islice(reversed(heard), LAST))
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Report:
     identity : str
         Names a failure between two calls, on all ranks and communicators.
     heard : frozenset of str
-        The identities of all failures that the rank has raised, or has reported itself.
+        The identities of the last failures that the rank has raised, or has reported itself.
     """
 
     leaving: bool
@@ -39,11 +45,11 @@ class Report:
     failure: tuple[str, str] | None = None
     is_input: bool = False
     identity: str = ""
-    heard: frozenset[str] = field(default_factory=lambda: frozenset(heard))
+    heard: frozenset[str] = field(default_factory=_last_heard)
 
     def renewed(self) -> Report:
         """Return the report with all failures that the rank has raised meanwhile."""
-        return replace(self, heard=frozenset(heard))
+        return replace(self, heard=_last_heard())
 
 
 class Exchange:
@@ -108,7 +114,7 @@ def is_old(reports: list[Report]) -> bool:
 
 def hear(reports: list[Report]) -> None:
     """Note that this rank has learnt of what has failed."""
-    heard.update(report.identity for report in reports if report.identity)
+    heard.update((report.identity, None) for report in reports if report.identity)
 
 
 def common_error(reports: list[Report]) -> OverlapError | None:

@@ -148,7 +148,7 @@ def loads_of_plans(comm):
 def balanced(comm, path):
     """A plan with a rank that counts as slow: shares follow, arrays move, transforms stay right; and back."""
     counts = 5, 3, 1, 1
-    from overlap.fft.planning import balance
+    from overlap.fft import balance
 
     true = balance.computing_s
     rng = np.random.default_rng(1)
