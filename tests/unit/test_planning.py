@@ -374,7 +374,7 @@ def test_settings_found_before_give_way_to_requests():
         assert transform.settings == adopted, request_
     transform = Transform(cost=None, **PLANES)
     use_settings(transform, Settings("off"), found)
-    assert transform.settings == Settings("off", 1, 32, 1, "patient", 0.0)  # messages of 2 MiB
+    assert transform.settings == Settings("off", 1, 8, 1, "patient", 0.0)  # messages of 512 KiB
 
 
 def test_the_median_decides_not_one_lucky_run():

@@ -29,12 +29,14 @@ from .settings import Settings, Trial, Tuned
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough if an exchange is a copy
-LONG_NBYTES = 2 * 1024 * 1024  # bytes of a message, if nothing is hidden, for which the cost of a call is negligible
+# Bytes of a message, if nothing is hidden, for which the cost of a call is negligible; longer ones leave the cache.
+LONG_NBYTES = 512 * 1024
 SLOTS_PER_WORKER = 2  # least number: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # depths that tuning tries
 LATE = (0.0, 0.3, 0.45, 0.6)  # late shares that tuning tries
 COMPUTING_S_PER_BYTE = 2e-10  # of input and output, one worker; measured: 1.2e-10 (64^3) to 2.2e-10 (256^3)
 PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to measure latency and bandwidth
+CACHE_COST = 1.05  # factor of times with several slots, if exchanges are copies by the cores: the slots leave the cache
 OVERHEAD_S = 3e-6  # time per message for its requests in the compiled loop
 CHALLENGERS, CLOSE = 6, 2.0  # most settings beside the best in calls; expected to take at most so many times its time
 LATE_IN_FLIGHT = 3  # limit with late exchanges: exchanges in flight share the link, so each one takes longer
@@ -264,8 +266,8 @@ class PlaneCandidates(Candidates):
             self.settings(*choice)
             for choice in (
                 ("off", self.long, 1),
-                ("off", quadruple, 1),
-                ("off", size, 1),
+                ("off", min(quadruple, self.long), 1),
+                ("off", min(size, self.long), 1),
                 ("block", size, deep),
                 ("block", size, shallow),
                 ("block", quadruple, shallow),
@@ -338,7 +340,7 @@ class FieldCandidates(Candidates):
             alternatives = [("block", size) for size in sizes if size != middle]
         listed = [
             self.settings("off", self.long, 1, late),
-            self.settings("off", middle, 1, late),
+            self.settings("off", min(middle, self.long), 1, late),
             *(self.settings(wait, size, shallow, late) for wait, size in (("block", middle), *alternatives)),
             *(self._with_slots("poll", size, late) for size in sizes),
         ]
@@ -412,15 +414,20 @@ class Model:
 
     def predicted_s(self, settings: Settings, speedup: float = 1.0, slices: int | None = None) -> float:
         """Return the model's time in seconds of some slices, by default all, if computing were `speedup` as fast."""
-        candidates, slices = self.candidates, slices or self.slices
-        return pipeline_s(
+        candidates, slices, link = self.candidates, slices or self.slices, self.link
+        wait, cost = settings.wait, 1.0
+        if self.takes_core and wait != "off":
+            wait, cost = "block", CACHE_COST
+        elif wait == "poll":  # exchanges in flight at once hide each other's latency
+            link = LatencyBandwidth(link.latency_s / min(settings.in_flight or 1, SHALLOW), link.bandwidth_Bps)
+        return cost * pipeline_s(
             self.slice_s / speedup * slices,
             candidates.nbytes * slices,
-            self.link,
+            link,
             slices=slices,
             chunk=settings.chunk or 1,
             workers=candidates.workers,
-            wait="block" if settings.wait == "poll" and self.takes_core else settings.wait,
+            wait=wait,
             message_overhead_s=self.overhead_s + (0.0 if settings.wait == "off" else self.handover_s),
             depth=settings.depth,
         )
@@ -439,7 +446,9 @@ class Model:
 
     def entrants(self) -> list[Settings]:
         """Return the best of `planned`, those that the model prefers first, and few that take much longer."""
-        listed = sorted(self.planned(), key=self.predicted_s)[: CHALLENGERS + 1]
+        # Times that differ by less than the model knows do not: then the simpler settings come first.
+        listed = sorted(self.planned(), key=lambda settings: float(f"{self.predicted_s(settings):.2g}"))
+        listed = listed[: CHALLENGERS + 1]
         limit_s = CLOSE * self.predicted_s(listed[0])
         return [settings for settings in listed if self.predicted_s(settings) <= limit_s]
 
