@@ -141,7 +141,8 @@ def marked_call(method: Callable[Concatenate[Called, P], T]) -> Callable[Concate
         calls, mark = self._calls, sys._getframe()
         try:
             calls.marks[mark] = get_ident()
-            calls.check()
+            if calls._closer is not None:  # the mark is there first, so whoever closes sees it, or is seen
+                calls.check()
             return method(self, *args, **kwargs)
         finally:
             calls.marks.pop(mark, None)

@@ -492,16 +492,14 @@ class Transform(Uncopied, Described):
     def repeated(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """Make a call if a call for such arrays is prepared, and return whether it was (collective then)."""
         self.check_in_use()
-        bound = self._prepared("whole", arrays, out)
+        bound = None if self._compares("whole") else self._bound.prepared(arrays, out)
         if bound is not None:
             self._run("whole", bound)
         return bound is not None
 
-    def _prepared(self, what: str, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> BoundCall | None:
-        """Return the prepared call of these arguments, unless it is the turn of other settings; see `BoundArrays`."""
-        if self.refinement is not None and what == "whole" and not self.refinement.pauses():
-            return None
-        return self._bound.prepared(arrays, out, made)
+    def _compares(self, what: str) -> bool:
+        """Return whether it is the turn of settings that are compared; then no call is prepared."""
+        return self.refinement is not None and what == "whole" and not self.refinement.pauses()
 
     @marked_call
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
@@ -509,7 +507,8 @@ class Transform(Uncopied, Described):
         made_arrays = self._made_results() if out is None else ()
         results = made_arrays or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
         returned = out if out is not None else results if len(results) > 1 else results[0]
-        bound = self._prepared(what, arrays, out, made_arrays)
+        compares = self.refinement is not None and self._compares(what)
+        bound = None if compares else self._bound.prepared(arrays, out, made_arrays)
         if bound is not None:
             self._run(what, bound)
             return returned
@@ -529,7 +528,7 @@ class Transform(Uncopied, Described):
             self.refuse(problem, what)
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
-        comparing = self.refinement is not None and what == "whole" and not self.refinement.pauses()
+        comparing = self._compares(what)
         if (
             not comparing
             and self.can_bind(outputs)

@@ -21,6 +21,7 @@ from .session import Session, at_hand, need
 SLICES, CHOOSING_S = 16, 3.0  # of the short demo: planes, and seconds in which the plan compares settings
 BUDGET_S = 55.0  # of the short demo: while so many seconds have not passed, what was disturbed is measured again
 NEAR = 1.15  # rates whose ratio is smaller are measured once: a second one would show nothing new
+CONTROL_SHARE = 0.05  # largest share of C + T that the control, which hides nothing, may seem to hide
 SURPLUS = 0.15  # share by which more than everything may seem to be hidden
 LINE = "{:<17} {:>8} {:>8} {:>8} {:>8}  {:>6}  {}"  # a line of the table
 
@@ -124,7 +125,8 @@ def doubtful(record: Record) -> bool:
         return busy(record)
     hidden = record["hidden"]
     surplus = hidden is not None and not -SURPLUS <= hidden <= 1 + SURPLUS
-    return busy(record) or record["control_ok"] is False or surplus
+    seems_s = (record["control_hidden"] or 0.0) * min(record["C_s"], record["T_s"])
+    return busy(record) or seems_s > CONTROL_SHARE * (record["C_s"] + record["T_s"]) or surplus
 
 
 def _line(record: Record) -> str:
