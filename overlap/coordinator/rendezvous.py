@@ -119,7 +119,10 @@ class Rendezvous:
             are. Raises as `minimum` does.
         """
         if self._board is None:
-            return self.comm.Iallreduce(MPI.IN_PLACE, array("q", (0, 0, 0)), MPI.MIN).Test
+            numbers = array("q", (0, 0, 0))
+            request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+            # What is returned keeps the numbers, into which MPI writes: mpi4py's request keeps no buffer in place.
+            return lambda: bool(request.Test() and numbers)
         self._write(0)
 
         def is_complete() -> bool:

@@ -57,6 +57,11 @@ def test_an_exception_between_two_calls_is_told():
     jobs.run_job(CASES, 2, deadline_s=240, fresh=True)  # halos that were left keep their communicators
 
 
+def test_an_exception_is_told_between_nodes():
+    """Without a board, where headers and reports are nonblocking operations of MPI."""
+    jobs.run_job("leaving_cases:told,on_all", 2, deadline_s=240, env={"MPIR_CVAR_NOLOCAL": "1"}, fresh=True)
+
+
 def test_on_three_ranks():
     jobs.run_job("leaving_cases:told,on_all,inside_a_round,both_blocks", 3, fresh=True)
 
