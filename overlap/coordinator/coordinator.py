@@ -504,6 +504,15 @@ class Coordinator:
         with held_signals(), self.exclusive.ending(), self.calls.ending():
             yield self.calls.has_own() or (self.running and (self.exclusive.is_own or self.is_worker()))
 
+    def close(self) -> None:
+        """Free the communicator and end the watchdog (collective)."""
+        if not self.closed:
+            try:
+                with self.exclusive.used("freeing a communicator"):
+                    self.end("freeing a communicator")
+            finally:
+                self.watchdog.close()
+
     def end(self, call: str) -> None:
         """Send the last header and free the communicators (collective).
 

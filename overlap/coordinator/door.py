@@ -116,15 +116,6 @@ class Door(Coordinator):
             finally:
                 self.nested -= 1
 
-    def close(self) -> None:
-        """Free the communicator and end the watchdog (collective)."""
-        if not self.closed:
-            try:
-                with self.exclusive.used("freeing a communicator"):
-                    self.end("freeing a communicator")
-            finally:
-                self.watchdog.close()
-
 
 _doors = KeptWith(Door, copied=True)
 

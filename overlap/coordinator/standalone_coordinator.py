@@ -107,12 +107,3 @@ class StandaloneCoordinator(Coordinator):
             departure.leave(self._member)
             self.drop()
             self.watchdog.close()
-
-    def close(self) -> None:
-        """Free the communicator and end the watchdog (collective)."""
-        if not self.closed:
-            try:
-                with self.exclusive.used("freeing a communicator"):
-                    self.end("freeing a communicator")
-            finally:
-                self.watchdog.close()

@@ -5,11 +5,9 @@ from .pipeline import Pipeline
 from .requests.operations import all_of, start
 from .requests.requests import AsyncComm, barrier, parallel, stagger, take_turn, wait_for_slices
 from .runtime import Runtime
-from .scheduling.polling import POLLS_PER_EXCHANGE
 from .scheduling.ready_steps import worker_index
 
 __all__ = [
-    "POLLS_PER_EXCHANGE",
     "AsyncComm",
     "Load",
     "Pipeline",

@@ -1,15 +1,13 @@
-"""Comparing several ways to do the same work: they run in turns, and the one with the smallest median is kept."""
+"""Timing several ways to do the same work: they run in turns, so that what disturbs one disturbs all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-Way = TypeVar("Way")
 
 
 def in_turns(ways: Sequence[Callable[[], float]], rounds: Iterable[Any]) -> NDArray[np.float64]:
@@ -43,22 +41,3 @@ def seconds_of(function: Callable[[], object], runs: int = 1) -> float:
     for _ in range(runs):
         function()
     return perf_counter() - started
-
-
-def fastest(ways: Sequence[Way], times_s: Iterable[Any], near_tie: float = 1.0) -> Way:
-    """Return the way with the smallest median time; an earlier one stays unless a later one is clearly faster.
-
-    Parameters
-    ----------
-    ways : sequence
-    times_s : iterable of sequence of float
-        The seconds of every way; if all ranks must choose the same way, those of the slowest rank.
-    near_tie : float
-        A later way wins only if its median is less than this share of the best earlier one.
-    """
-    medians = [float(np.median(each)) for each in times_s]
-    best = 0
-    for position, median_s in enumerate(medians):
-        if median_s < near_tie * medians[best]:
-            best = position
-    return ways[best]

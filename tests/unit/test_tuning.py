@@ -19,7 +19,6 @@ from overlap.fft import Settings, Tuned
 from overlap.fft.planning import tuning_file as store
 from overlap.fft.planning.settings import settings_problem
 from overlap.fft.planning.tournament import budget_problem
-from overlap.timing.turns import fastest
 
 SETTINGS = Settings("poll", 8, 4, 2, effort="patient", late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
@@ -317,11 +316,6 @@ def test_where_nothing_can_be_written(tmp_path):
     assert store.unwritable(str(tmp_path / "tuning.json")) is None
     for path in (tmp_path / "missing" / "tuning.json", tmp_path):
         assert "received" in store.unwritable(str(path))
-
-
-def test_a_simpler_candidate_wins_a_near_tie():
-    for times_s, best in (((1.0, 0.99, 0.985), 0), ((1.0, 0.97, 0.96), 1), ((1.0, 0.97, 0.9), 2)):
-        assert fastest(range(3), [[time_s] for time_s in times_s], 0.98) == best
 
 
 @pytest.mark.parametrize(
