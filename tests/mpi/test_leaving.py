@@ -74,8 +74,9 @@ def test_on_one_rank():
 def test_a_thread_tells_the_others(mpi, request):
     if mpi == "openmpi":
         request.getfixturevalue("openmpi")
-    # In processes of their own: as long as an object is there that other tests have left, hooks are installed already.
-    cases = "leaving_cases:told,on_all,inner_block,both_blocks,after_a_while,in_a_thread"
+    # First, in processes of their own: as long as an object is there that other cases have left, hooks are installed
+    # already, and a report that waits for the next call keeps its object.
+    cases = "leaving_cases:in_a_thread,told,on_all,inner_block,both_blocks,after_a_while"
     jobs.run_job(cases, 2, mpi=mpi, env=MULTIPLE, fresh=True)
 
 
