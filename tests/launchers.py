@@ -70,14 +70,12 @@ class Launcher:
         self.number += 1
         folder = Path(self.folder, str(self.number))
         folder.mkdir()
-        request = (
-            json.dumps({"case": case, "args": args, "deadline_s": deadline_s, "folder": str(folder)}).encode() + b"\n"
-        )
+        request = {"case": case, "args": args, "deadline_s": deadline_s, "folder": folder}
         started = time.monotonic()
         try:
             for connection in self.channels:
                 connection.settimeout(deadline_s)
-                connection.sendall(request)
+                connection.sendall(json.dumps(request, default=str).encode() + b"\n")
         except OSError:
             self.kill()
             raise JobFailed(

@@ -1,10 +1,13 @@
-"""Marks that several test files give to single values of a parameter."""
+"""Marks that several test files give to tests, or to single values of a parameter."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
+# ``@on_ranks(1, 2, "openmpi-2")``: the test runs on ranks, see `jobs`.
+on_ranks = pytest.mark.on_ranks
 
 
 def exhaustive(*values: Any, **options: Any) -> Any:

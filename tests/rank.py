@@ -1,7 +1,6 @@
 """What runs on a rank of the tests' MPI jobs: one case alone, or cases in turn; see `jobs`.
 
-The asserts of cases show their values: modules ``*_cases`` and ``test_*`` are imported through
-pytest's own rewriting.
+The asserts of cases show their values: modules of ``tests/mpi`` are imported through pytest's own rewriting.
 """
 
 import faulthandler
@@ -30,7 +29,15 @@ def rewrite_asserts():
     from _pytest.config import _prepareconfig
 
     config = _prepareconfig(
-        ["--noconftest", "-c", os.devnull, "--rootdir", os.curdir, "-o", "python_files=*_cases.py test_*.py"]
+        [
+            "--noconftest",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            os.curdir,
+            "-o",
+            "python_files=*_cases.py */tests/mpi/*.py test_*.py",
+        ]
     )
 
     def compare(op, left, right):

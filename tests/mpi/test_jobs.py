@@ -1,11 +1,15 @@
 """The harness: what it must notice, it notices; ranks that are kept are as good as new ones."""
 
+import os
+import subprocess
+import sys
+
 import drawing
 import jobs
 import processes
 import pytest
 from hypothesis import strategies as st
-from marks import exhaustive
+from marks import exhaustive, on_ranks
 
 alone_or_kept = pytest.mark.parametrize("fresh", [True, False], ids=["alone", "kept"])
 mostly_kept = pytest.mark.parametrize("fresh", [exhaustive(True, id="alone"), pytest.param(False, id="kept")])
@@ -114,3 +118,62 @@ def test_what_a_case_leaves_behind_fails_it(what, shown):
 def test_what_a_case_may_change_is_put_back():
     jobs.run_job("jobs_cases:change,unchanged", 2)
     jobs.run_job("jobs_cases:unchanged", 2)
+
+
+@on_ranks(1, 2, "openmpi-2")
+@pytest.mark.parametrize("numbers", [[1], [2, 3]])
+def test_a_test_on_ranks_has_a_communicator_and_arguments(comm, numbers, tmp_path):
+    assert comm.allreduce(1) == comm.size in (1, 2) and comm.allgather(numbers) == [numbers] * comm.size
+    assert set(comm.allgather(tmp_path)) == {tmp_path} and os.path.isdir(tmp_path)
+
+
+ON_RANKS = """
+from marks import on_ranks
+
+@on_ranks(1, 2)
+def test_ranks(comm):
+    expected = 1
+    assert comm.size == expected
+
+@on_ranks(2, env={"WORD": "here"})
+def test_alone(comm):
+    import os
+    assert os.environ["WORD"] == "here"
+"""
+
+
+@pytest.mark.parametrize(
+    "chosen, failed, passed",
+    [(["::test_ranks[2]"], 1, 0), (["", "-k", "test_alone"], 0, 1)],
+    ids=["by name", "by words"],
+)
+def test_a_test_on_ranks_is_chosen_as_others_are_and_shows_where_a_rank_has_failed(chosen, failed, passed, tmp_path):
+    script = tmp_path / "test_script.py"
+    script.write_text(ON_RANKS)
+    tests = processes.REPOSITORY / "tests"
+    where, *options = chosen
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            tests.parent / "pyproject.toml",
+            "-p",
+            "conftest",
+            "-p",
+            "no:cacheprovider",
+            f"{script}{where}",
+            *options,
+        ],
+        env=os.environ | {"PYTHONPATH": f"{tests}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == bool(failed), done.stdout + done.stderr
+    assert (f"{failed} failed" if failed else f"{passed} passed") in done.stdout, done.stdout
+    if failed:
+        for words in ("[rank 0]", "[rank 1]", ", line 7, in test_ranks", "assert 2 == 1", "comm.size", "test_ranks[2]"):
+            assert words in done.stdout, done.stdout
