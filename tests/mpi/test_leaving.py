@@ -1,18 +1,34 @@
 """A rank that leaves by an exception between two calls, or ends: nobody waits for it."""
 
+import atexit
+import gc
+import os
+import shutil
 import sys
+import tempfile
+import threading
+import traceback
+import warnings
+import weakref
+from pathlib import Path
 
 import commands
-import jobs
+import numpy as np
 import processes
 import pytest
-from marks import exhaustive
+from edge_cases import outcome
+from error_cases import Boom, same_message
+from marks import exhaustive, on_ranks
+from mpi4py import MPI
 
-CASES = (
-    "leaving_cases:told,on_all,inside_a_round,inner_block,both_blocks,caught_by_some,different_ends,in_a_thread,"
-    "hooks_are_put_back"
-)
+import overlap
+from overlap.collectives import Collectives
+from overlap.coordinator import departure
+from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
+
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
+
+
 USE = """
 import sys
 from mpi4py import MPI
@@ -23,6 +39,8 @@ def use(rt):
         await rt.comm.Barrier()
     rt.pipelined(program)([0])
 """
+
+
 PROGRAM = f"""{USE}
 comm, how = MPI.COMM_WORLD, sys.argv[1]
 rt = overlap.Runtime(comm, deadline_s=1 if how == "never" else None)
@@ -35,6 +53,7 @@ if how in ("never", "mpi4py"):
     comm.recv(source=0)
 use(rt)
 """
+
 
 UNDER_PYTEST = f"""{USE}
 def test_with():
@@ -53,33 +72,6 @@ def test_without():
 """
 
 
-def test_an_exception_between_two_calls_is_told():
-    jobs.run_job(CASES, 2, deadline_s=240, fresh=True)  # halos that were left keep their communicators
-
-
-def test_an_exception_is_told_between_nodes():
-    """Without a board, where headers and reports are nonblocking operations of MPI."""
-    jobs.run_job("leaving_cases:told,on_all", 2, deadline_s=240, env={"MPIR_CVAR_NOLOCAL": "1"}, fresh=True)
-
-
-def test_on_three_ranks():
-    jobs.run_job("leaving_cases:told,on_all,inside_a_round,both_blocks", 3, fresh=True)
-
-
-def test_on_one_rank():
-    jobs.run_job("leaving_cases:on_all,hooks_are_put_back", 1)
-
-
-@pytest.mark.parametrize("mpi", [exhaustive("mpich"), "openmpi"])
-def test_a_thread_tells_the_others(mpi, request):
-    if mpi == "openmpi":
-        request.getfixturevalue("openmpi")
-    # First, in processes of their own: as long as an object is there that other cases have left, hooks are installed
-    # already, and a report that waits for the next call keeps its object.
-    cases = "leaving_cases:in_a_thread,told,on_all,inner_block,both_blocks,after_a_while"
-    jobs.run_job(cases, 2, mpi=mpi, env=MULTIPLE, fresh=True)
-
-
 def run_program(tmp_path, how, *options):
     """Run the program, whose rank 0 ends in the middle; (status, output)."""
     script = tmp_path / "program.py"
@@ -88,6 +80,439 @@ def run_program(tmp_path, how, *options):
     with commands.process(*command, "-n", 2, sys.executable, *options, script, how, env=env) as job:
         out, err = job.communicate(timeout=commands.DEADLINE_S)
     return job.returncode, out + err  # IPython writes to the former
+
+
+WITHIN = f"""{USE}
+comm = MPI.COMM_WORLD
+with overlap.Runtime(comm, deadline_s=None) as outer, overlap.FFT2(outer, (2, 4, 4)) as inner:
+    use(outer)
+    if comm.rank == 0:
+        raise ValueError("on purpose")
+    comm.recv(source=0)
+"""
+
+
+def runtime(comm):
+    rt = overlap.Runtime(comm, deadline_s=None)
+    return rt, lambda: rt.pipelined(summing)(range(3), rt.comm)
+
+
+async def summing(z, comm):
+    await comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def splitting(comm):
+    rt = overlap.Runtime(comm, deadline_s=None)
+    return rt, lambda: rt.comm.Split(comm.rank % 2)
+
+
+def plan(comm):
+    made = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "off", "effort": "estimate"})
+    return made, lambda: made.forward(made.real.empty())
+
+
+def halo(comm):
+    made = overlap.Halo(comm, overlap.Blocks((8, 8), (comm.size, 1)), deadline_s=None)
+    return made, lambda: made.exchange(np.zeros(made.local_shape))
+
+
+def halo_of_messages(comm):
+    made = overlap.Halo(comm, overlap.Blocks((8, 8), (comm.size, 1)), transport="messages", deadline_s=None)
+    return made, lambda: made.exchange(np.zeros(made.local_shape))
+
+
+def matrix(comm):
+    own = np.arange(4 * comm.rank, 4 * comm.rank + 4)
+    columns = np.concatenate([own, (own + 1) % (4 * comm.size)])
+    made = Matrix(comm, np.tile(own, 2), columns, np.ones(8), 4, deadline_s=None)
+    return made, lambda: made @ np.ones(4)
+
+
+def converted(comm):
+    """A matrix that `astype` has made."""
+    with matrix(comm)[0] as real:
+        made = real.astype("c16")
+    return made, lambda: made @ np.ones(4)
+
+
+def transpose(comm):
+    made = overlap.Transpose(comm, (2, 4, 4), 1, 2, settings={"wait": "off"})
+    return made, lambda: made.forward(made.source.empty())
+
+
+def output(comm):
+    place = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+    made = overlap.Output(comm, Path(place) / "run.h5", "w")
+    if comm.rank == 0:
+        weakref.finalize(made, remove, place, os.getpid())
+    return made, lambda: made.write({"number": 1.0}, step=len(made.steps), time=0.0)
+
+
+def remove(place, process):
+    if os.getpid() == process:  # not in a child
+        shutil.rmtree(place)
+
+
+def protected(comm):
+    here = slice(comm.rank, comm.rank + 1)
+    field = overlap.DistArray(np.ones((1, 10**6)), comm, (comm.size, 10**6), (0,), (here, slice(0, 10**6)))
+    made = overlap.Protected(field, min(1, comm.size - 1), deadline_s=None)
+    return made, lambda: made.start(1)
+
+
+def collectives(comm):
+    made = Collectives(comm, deadline_s=None)
+    return made, lambda: made.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def diffusing(comm):
+    made = diffusion(comm, cubes(comm), 1.0, fixed=[(0, 0)], deadline_s=None)
+    return made, lambda: made @ np.ones(512)
+
+
+def cubes(comm):
+    return overlap.Blocks((8 * comm.size, 8, 8), (comm.size, 1, 1))
+
+
+def preconditioner(A, kind):
+    made = kind(A, cubes(A.halo.comm)) if kind is Multigrid else kind(A)
+    return made, lambda: made @ np.ones(512)
+
+
+KINDS = (
+    runtime,
+    splitting,
+    plan,
+    transpose,
+    output,
+    halo,
+    halo_of_messages,
+    matrix,
+    converted,
+    protected,
+    collectives,
+)
+
+
+PRECONDITIONERS = (Jacobi, Multigrid, AdditiveSchwarz)
+
+
+def used_by(make, comm, raising, uses=2):
+    """Use something in its ``with`` block; rank 0 raises before the last use, or all do when all have used it once."""
+    made, use = make(comm)
+    with made:
+        use()
+        if raising == "all":
+            comm.Barrier()
+        if comm.rank == 0 or raising == "all":
+            raise Boom(f"of rank {comm.rank}")
+        for _ in range(uses - 1):
+            use()
+
+
+def told(comm, raising="one"):
+    """One rank leaves the block by an exception: the others raise it in their next call, or when they free or close."""
+    for make in KINDS:
+        for uses in (2, 1):
+            error = outcome(used_by, make, comm, raising, uses)
+            if comm.rank == 0:
+                assert type(error) is Boom, (make, uses, error)
+            else:
+                assert type(error) is overlap.RankError, (make, uses, error)
+                assert error.rank == 0 and error.summary == "error_cases.Boom: of rank 0", (make, error)
+                assert "used_by" in error.traceback_text, (make, error)
+    made, use = runtime(comm)  # the ranks are in step
+    with made:
+        use()
+
+
+@on_ranks(1)
+def test_on_all(comm):
+    """All leave by an exception, each by its own: nobody is told of another one's."""
+    for make in KINDS:
+        for _ in range(3):
+            error = outcome(used_by, make, comm, "all")
+            assert type(error) is Boom and str(error) == f"of rank {comm.rank}", (make, error)
+
+
+@on_ranks(2, deadline_s=240, env={"MPIR_CVAR_NOLOCAL": "1"}, fresh=True)
+def test_an_exception_is_told_between_nodes(comm):
+    """Without a board, where headers and reports are nonblocking operations of MPI."""
+    told(comm)
+    test_on_all(comm)
+
+
+def inside_a_round(comm):
+    """One rank leaves when it has begun a round and not done its part of it: the others raise that in this round."""
+    needed = [comm.rank - 1] if comm.rank else []  # nobody sends to rank 0, so it may be rounds ahead
+    made = overlap.Halo.from_indices(comm, [comm.rank], needed, deadline_s=None)
+    values = np.zeros(1 + len(needed))
+    rounds = []
+
+    def used():
+        with made:
+            if comm.rank == 0:
+                for _ in range(2):
+                    made.exchange(values)
+                made.start(values)  # both places for its data hold those of rounds that rank 1 has not begun
+                for other in range(1, comm.size):
+                    comm.send(None, other)
+                raise Boom("in the middle")
+            comm.recv(source=0)
+            for _ in range(4):
+                made.exchange(values)
+                rounds.append(len(rounds) + 1)
+
+    error = outcome(used)
+    if comm.rank == 0:
+        assert type(error) is Boom, error
+        return
+    assert type(error) is overlap.RankError and error.rank == 0 and "in the middle" in error.summary, error
+    assert rounds == [1, 2] or comm.rank > 1, rounds
+
+
+def inner_block(comm):
+    """A plan on a runtime that others use, too: its end tells the ranks, and the runtime goes on."""
+    with overlap.Runtime(comm, deadline_s=None) as rt:
+        error = outcome(used_by, lambda _: plan(rt), comm, "one")
+        assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+        rt.pipelined(summing)(range(3), rt.comm)
+        made = diffusing(comm)[0]
+        with made:
+            kinds = [lambda _, kind=kind: preconditioner(made, kind) for kind in PRECONDITIONERS]
+            for kind in (*kinds, lambda _: (Jacobi(made), lambda: made.norm(np.inf))):
+                error = outcome(used_by, kind, comm, "one")
+                assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+                made @ np.ones(512)
+
+
+def both_blocks(comm):
+    """An exception leaves the blocks of a plan and of its runtime, or is caught between them; the others close both."""
+
+    def used(caught, then):
+        with overlap.Runtime(comm, deadline_s=None) as rt:
+            try:
+                with plan(rt)[0] as made:
+                    made.forward(made.real.empty())
+                    if comm.rank == 0:
+                        raise Boom("in both")
+            except Boom:
+                if not caught:
+                    raise
+                if then:
+                    rt.pipelined(summing)(range(3), rt.comm)
+
+    for caught, then in ((False, False), (True, False), (True, True)):
+        error = outcome(used, caught, then)
+        if comm.rank == 0:
+            expected = overlap.RankError if then else type(None) if caught else Boom
+        else:
+            expected = overlap.RankError
+        assert type(error) is expected, (caught, then, error)
+    made, use = runtime(comm)  # the ranks are in step
+    with made:
+        use()
+    wait_for_departures()
+
+
+@on_ranks(3, fresh=True)
+def test_on_three_ranks(comm):
+    told(comm)
+    test_on_all(comm)
+    inside_a_round(comm)
+    both_blocks(comm)
+
+
+def caught_by_some(comm):
+    """All ranks raise the same, and one leaves by it while the others go on: they are told."""
+
+    def used():
+        with overlap.Runtime(comm, deadline_s=None) as rt:
+            error = outcome(rt.pipelined(failing), range(3), rt.comm)
+            if comm.rank == 0:
+                raise error
+            rt.pipelined(summing)(range(3), rt.comm)
+
+    async def failing(z, target):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+        if target.rank == 1:
+            raise Boom(z)
+
+    error = outcome(used)
+    assert type(error) is (overlap.SliceError if comm.rank == 0 else overlap.RankError), error
+    assert "Boom" in error.summary, error
+
+
+def different_ends(comm):
+    """One rank closes while the others call: all are told, and nobody waits."""
+    rt, use = runtime(comm)
+    use()
+    error = outcome(rt.close if comm.rank == 0 else use)
+    assert type(error) is overlap.InputError and "closing a runtime" in str(error), error
+    same_message(comm, error)
+    if comm.rank:
+        assert type(outcome(use)) is overlap.InputError  # again, without waiting for anybody
+    rt.close()
+
+
+def after_a_while(comm):
+    """Who comes late is told, too; meanwhile the other rank has left, and uses other things."""
+    rt, use = runtime(comm)
+
+    def used():
+        with rt:
+            use()
+            if comm.rank == 0:
+                raise Boom("early")
+            comm.recv(source=0)
+            use()
+
+    error = outcome(used)
+    if comm.rank == 0:
+        for other in range(1, comm.size):
+            comm.send(None, other)
+    assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+    wait_for_departures()
+
+
+@on_ranks(exhaustive(2), "openmpi-2", env=MULTIPLE, fresh=True)
+def test_a_thread_tells_the_others(comm):
+    # First, in processes of their own: as long as an object is there that other cases have left, hooks are installed
+    # already, and a report that waits for the next call keeps its object.
+    in_a_thread(comm)
+    told(comm)
+    test_on_all(comm)
+    inner_block(comm)
+    both_blocks(comm)
+    after_a_while(comm)
+
+
+def wait_for_departures():
+    """Wait until all ranks know which of them have left what; reports on other objects wait for the next call there."""
+    for one in list(departure._departures):
+        if one._report.leaving:
+            one.join()
+
+
+def in_a_thread(comm):
+    """An exception that ends the thread which has used a runtime tells the others; one of another thread does not."""
+    wait_for_departures()
+    gc.collect()  # what other cases have left: as long as it is there, so are the hooks
+    before, seen = threading.excepthook, []
+    threading.excepthook = own = lambda args: seen.append(args.exc_type)
+    rt, use = runtime(comm)
+    try:
+        assert threading.excepthook is not own
+        for thread in (threading.Thread(target=raising), threading.Thread(target=raising, args=(use,))):
+            error = outcome(use)
+            assert error is None, error
+            if comm.rank == 0:
+                thread.start()
+                thread.join()
+        if comm.rank:
+            error = outcome(use), outcome(use)
+            error = error[1] or error[0]
+            assert type(error) is overlap.RankError and "in the thread" in error.summary, error
+        else:
+            assert seen == [Boom, Boom], seen
+        rt.close()
+        wait_for_departures()
+        assert threading.excepthook is own
+    finally:
+        threading.excepthook = before
+
+
+def raising(use=None):
+    if use is not None:
+        use()
+    raise Boom("in the thread")
+
+
+@on_ranks(1)
+def test_hooks_are_put_back(comm):
+    """Python's hooks are the program's own again when everything was closed, or left by an exception and collected."""
+    wait_for_departures()
+    gc.collect()
+    before = sys.excepthook, threading.excepthook
+    rt, _ = runtime(comm)
+    assert comm.size == 1 or sys.excepthook is not before[0]
+    with plan(comm)[0]:
+        pass
+    rt.close()
+    assert (sys.excepthook, threading.excepthook) == before
+    error = outcome(used_by, matrix, comm, "all")
+    assert type(error) is Boom, error
+    del error
+    wait_for_departures()
+    gc.collect()
+    assert (sys.excepthook, threading.excepthook) == before
+
+
+@on_ranks(2, deadline_s=240, fresh=True)
+def test_an_exception_between_two_calls_is_told(comm):
+    # halos that were left keep their communicators
+    told(comm)
+    test_on_all(comm)
+    inside_a_round(comm)
+    inner_block(comm)
+    both_blocks(comm)
+    caught_by_some(comm)
+    different_ends(comm)
+    in_a_thread(comm)
+    test_hooks_are_put_back(comm)
+
+
+@on_ranks(1, 2, deadline_s=240)
+def test_forked_children_are_refused(comm):
+    """In a forked child everything that was made before says so, and its end touches nothing that the parent uses."""
+    # Their tracebacks keep objects that were not made.
+    failed = [outcome(overlap.Runtime, None), outcome(overlap.Halo, None, overlap.Blocks((8, 8), (1, 1)))]
+    failed += [outcome(overlap.Protected, []), outcome(Collectives, None)]
+    assert {type(error) for error in failed} == {overlap.InputError}, failed
+    made = [make(comm) for make in KINDS]
+    made.append(diffusing(comm))
+    made += [preconditioner(made[-1][0], kind) for kind in PRECONDITIONERS]
+    for _, use in made:
+        use()
+    around = made[KINDS.index(halo)][0]
+    pending = around.start(np.zeros(around.local_shape))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            check_child(made, [pending.wait, pending.test, lambda: overlap.Runtime(comm), lambda: halo(comm)])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    pending.wait()
+    for _ in range(2):
+        for _, use in made:
+            use()
+    for one, _ in reversed(made):
+        one._end()
+
+
+def check_child(made, more):
+    """Check what the child of `forked` may do."""
+    for one, use in made:
+        error = outcome(use)
+        assert type(error) is overlap.ClosedError and "forked" in str(error), (one, error)
+        assert outcome(one._end) is None
+        assert type(outcome(one.__enter__)) is overlap.ClosedError, one
+        error = outcome(one.__exit__, Boom, Boom("in the child"), None)
+        assert error is None, error
+    for use in more:
+        error = outcome(use)
+        assert type(error) is overlap.ClosedError and "forked" in str(error), error
+    made.clear()
+    gc.collect()
+    atexit._run_exitfuncs()
 
 
 def test_an_exception_that_ends_the_process_is_told(tmp_path):
@@ -133,16 +558,6 @@ def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
     assert status != 0 and "ValueError: on purpose" in err and "has ended this rank" not in err, err
 
 
-WITHIN = f"""{USE}
-comm = MPI.COMM_WORLD
-with overlap.Runtime(comm, deadline_s=None) as outer, overlap.FFT2(outer, (2, 4, 4)) as inner:
-    use(outer)
-    if comm.rank == 0:
-        raise ValueError("on purpose")
-    comm.recv(source=0)
-"""
-
-
 @pytest.mark.parametrize("level", ["serialized", "multiple"])
 @pytest.mark.parametrize("options", [(), ("-m", "mpi4py")], ids=["python", "mpi4py"])
 def test_the_traceback_is_printed_while_the_other_rank_waits_in_mpi(tmp_path, level, options):
@@ -164,8 +579,3 @@ def test_the_traceback_is_printed_while_the_other_rank_waits_in_mpi(tmp_path, le
             job.terminate()
             job.communicate(timeout=commands.DEADLINE_S)
     assert "ValueError: on purpose" in err and 'raise ValueError("on purpose")' in err, err
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_forked_children_are_refused(ranks):
-    jobs.run_job("leaving_cases:forked", ranks, deadline_s=240)

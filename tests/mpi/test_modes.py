@@ -2,7 +2,8 @@
 
 import numpy as np
 from everywhere import raises_everywhere
-from fftn_cases import whole_of
+from marks import on_ranks
+from test_fftn import whole_of
 
 import overlap
 from overlap import FFT2, FFT3, FFTN, InputError
@@ -70,7 +71,8 @@ def kept(comm, make, shape, dtype, modes, axes, norm=None, wait="off", **options
         return plan.forward.nbytes_per_slice() * plan.forward.slices
 
 
-def modes(comm):
+@on_ranks(1, 2, 3)
+def test_modes(comm):
     """Odd and even numbers, all plans, types, norms and orders."""
     kept(comm, FFT2, (2, 12, 15), "c16", (7, 5), (1, 2))
     kept(comm, FFT2, (9, 10), "f8", (6, 10), (0, 1), norm="ortho", wait="poll", layout={"order": "transposed"})
@@ -93,7 +95,8 @@ def modes(comm):
             assert again.spectrum.global_shape == plan.spectrum.global_shape == (4, 7, 4)
 
 
-def refused(comm):
+@on_ranks(1, 2, 3)
+def test_modes_refused(comm):
     """What cannot be is one error on all ranks."""
 
     def no(words, make, shape, **options):
