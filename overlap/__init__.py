@@ -4,24 +4,12 @@ The layers, lowest first. A layer imports only from itself and from those above 
 modules import each other in a circle; tests/unit/test_imports.py reads the list from here and checks it.
 An indented line is a part of the folder above it: it comes below the folder's modules that have no line::
 
-    errors          the exceptions, one family for all layers
+    errors          the exceptions, one family for all layers, and notes on standard error
+    checks          checks of the numbers and arrays that users give
     files           files that are written whole or not at all
-    transactions    files that are changed wholly or not at all
-    renamed         names that have changed, and arguments that have gone
-    masks           masked arrays, which are rejected
-    uncopied        objects that can be neither copied nor pickled
-    described       objects of which one line is printed
-    notes           lines on standard error about what would make a program faster
-    clocks          how far the clocks of ranks differ
-    abort           ending a job that cannot go on, with all stacks
-    freed           the ends of `with` blocks: on all ranks, by an exception on one, in a forked child
-    holding         what all ranks of an object free together, also after all have dropped it
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     lowlevel        operations of compiled code on addresses: loads, stores, tables of copies, calls of the MPI library
-    interrupts      signals held back while a call of the library is under way
-    losses          lost ranks: how they are detected, and how the survivors go on
-    failures        failures of one rank, and how the others are notified and raise them; bounded waits
-    coordinator     how ranks enter what they do together: headers, deadlines, reports of failures, communicators
+    ranks           how ranks begin, wait, fail and end together: headers, deadlines, signals, lost ranks, shared memory
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines and traces
       trace         what every thread did, and when

@@ -1,13 +1,17 @@
-"""The exceptions of `overlap`, which all derive from `OverlapError`; any exception as text."""
+"""The exceptions of `overlap`, which all derive from `OverlapError`; any exception as text; notes."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+NOTES_VARIABLE = "OVERLAP_NOTES"
+_printed: set[str] = set()
 
 
 class OverlapError(Exception):
@@ -287,3 +291,13 @@ def _type_of(value: object) -> str:
     """Return the name of a value's type, even if its metaclass raises."""
     name: str = type.__dict__["__qualname__"].__get__(type(value))
     return name
+
+
+def note(text: str) -> None:
+    """Print a line about what would make a program faster, once in this process.
+
+    Nothing is printed if the environment variable OVERLAP_NOTES is empty.
+    """
+    if text not in _printed and os.environ.get(NOTES_VARIABLE) != "":
+        _printed.add(text)
+        print(f"overlap: {text}", file=sys.stderr, flush=True)

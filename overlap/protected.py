@@ -25,14 +25,14 @@ from mpi4py import MPI
 from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
-from .coordinator.hot_wait import wait_for
-from .coordinator.standalone_coordinator import StandaloneCoordinator
 from .errors import DataLost, InputError, formatted, repr_of
-from .freed import Calls, CollectiveContext, Telling, marked_call
-from .holding import DropWarning
-from .interrupts import holding_signals
 from .lowlevel.memory import whole_lines
 from .output.problems import shown, step_problem
+from .ranks.holding import DropWarning
+from .ranks.interrupts import holding_signals
+from .ranks.resource import Calls, CollectiveContext, Telling, marked_call
+from .ranks.standalone_coordinator import StandaloneCoordinator
+from .ranks.wait import wait_for
 from .runtime import Runtime
 
 _FREEING = "freeing protected fields"

@@ -55,7 +55,7 @@ class Snapshot:
 
             shared.SHARED.of(MPI.COMM_WORLD).close()
             MPI.COMM_WORLD.Delete_attr(shared.SHARED._key)
-        if door := sys.modules.get("overlap.coordinator.door"):
+        if door := sys.modules.get("overlap.ranks.door"):
             door.close_doors()
         if self.errors:
             sys.modules["numpy"].seterr(**self.errors)

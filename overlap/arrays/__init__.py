@@ -1,7 +1,7 @@
 """Distributed arrays: partitions, exchanges and the arrays themselves. Uses no threads."""
 
-from ..masks import mask_problem, refuse_masks
-from ..renamed import old_names
+from ..checks import mask_problem, refuse_masks
+from ..ranks.objects import old_names
 from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of

@@ -9,8 +9,8 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-from ..described import Described
 from ..errors import InputError, repr_of
+from ..ranks.objects import Described
 from .partition import block, length_of
 from .topology import coordinates
 from .weights import checked, checked_shares, combined, integers

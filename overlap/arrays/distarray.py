@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..coordinator.door import door_of
+from ..checks import refuse_masks
 from ..errors import InputError
-from ..interrupts import held_signals
-from ..losses import detecting_loss, guard_of
-from ..masks import refuse_masks
+from ..ranks.door import door_of
+from ..ranks.interrupts import held_signals
+from ..ranks.losses import detecting_loss, guard_of
 from . import hdf5_storage, redistribution, reductions
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as

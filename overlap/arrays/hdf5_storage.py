@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..coordinator.door import door_of
 from ..errors import InputError
 from ..files import ErrorKeepingFile, replacing
+from ..ranks.door import door_of
 from .distribution import Distribution, parts_problem
 from .exchange import refuse_objects
 from .pieces import PIECE_NBYTES, boxes, pieces_on, shifted

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import refuse_masks
 from ..errors import InputError, repr_of
-from ..interrupts import holding_signals
-from ..masks import refuse_masks
+from ..ranks.interrupts import holding_signals
 from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
 from .exchange import exchange_problem, mpi_type, refuse_objects, rounded

@@ -11,17 +11,17 @@ import numpy as np
 from mpi4py import MPI
 from numba.core.errors import NumbaError
 
-from ..coordinator.door import enter
-from ..coordinator.option_checks import count_problem, number_problem
-from ..coordinator.watchdog import Watchdog
+from ..checks import count_problem, mask_problem, number_problem
 from ..errors import InputError, RankError, repr_of
-from ..failures import RankFailure, heard, identity_of, polls_of
-from ..freed import CollectiveContext, Telling
-from ..holding import DropWarning, Holding, free_dropped
-from ..interrupts import held_signals
-from ..losses import detecting_loss, guarded
 from ..lowlevel.memory import LINE, address_of, whole_lines
-from ..masks import mask_problem
+from ..ranks.door import enter
+from ..ranks.failures import RankFailure, heard, identity_of
+from ..ranks.holding import DropWarning, Holding, free_dropped
+from ..ranks.interrupts import held_signals
+from ..ranks.losses import detecting_loss, guarded
+from ..ranks.rendezvous import polls_of
+from ..ranks.resource import CollectiveContext, Telling
+from ..ranks.watchdog import Watchdog
 from . import calls
 from .combine import SUM, Op
 from .long_messages import LongMessages

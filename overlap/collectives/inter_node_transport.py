@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..failures import FailureChannel, RankFailure
-from ..losses import guarded
 from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import mpi_function
+from ..ranks.failures import FailureChannel, RankFailure
+from ..ranks.losses import guarded
 from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT
 from .protocol import MPI_START, MPI_TEST, NOTHING, PAST, ROUND
 from .slow_path import CollectiveTransport

@@ -25,8 +25,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import files
-from ..failures import BoundedWait, wait_until
 from ..lowlevel.memory import address_of
+from ..ranks.wait import wait_until
+from ..ranks.watchdog import BoundedWait
 from . import node, protocol
 from .protocol import ALLGATHER, BARRIER, BCAST, CAPACITY, EVERYBODY, GATHER, LIMITS, NAMES, SCATTER, signature
 from .slow_path import CollectiveTransport

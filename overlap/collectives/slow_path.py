@@ -14,9 +14,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..failures import BoundedWait, RankFailure
-from ..freed import closed_error
-from ..losses import DetectingLoss
+from ..ranks.failures import RankFailure
+from ..ranks.losses import DetectingLoss
+from ..ranks.resource import closed_error
+from ..ranks.watchdog import BoundedWait
 from . import calls, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window

@@ -9,11 +9,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import RankLost
-from ..failures import RankFailure
-from ..losses import guard_of
 from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import memory_at
-from ..lowlevel.segments import segments
+from ..ranks.failures import RankFailure
+from ..ranks.losses import guard_of
+from ..ranks.segments import segments
 from . import protocol
 from .combine import KERNELS
 

@@ -6,7 +6,7 @@ import atexit
 
 from mpi4py import MPI
 
-from ..coordinator.kept_with import KeptWith
+from ..ranks.kept_with import KeptWith
 from ..runtime import Runtime
 
 

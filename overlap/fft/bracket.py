@@ -32,9 +32,9 @@ import numpy as np
 from ..arrays import Layout
 from ..arrays.exchange import exchange_problem, travelling
 from ..errors import InputError
-from ..freed import marked_call
-from ..interrupts import holding_signals
-from ..renamed import old_argument
+from ..ranks.interrupts import holding_signals
+from ..ranks.objects import old_argument
+from ..ranks.resource import marked_call
 from ..runtime import parallel, worker_index
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown

@@ -14,8 +14,8 @@ from numpy.typing import DTypeLike
 from ..arrays import Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
 from ..errors import ClosedError, InputError
-from ..freed import marked_call
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
+from ..ranks.resource import marked_call
 from ..runtime import Runtime
 from .arguments import (
     NORMS,

@@ -26,10 +26,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import DistArray, mask_problem, same_ranks
-from ..coordinator.kept_with import KeptWith
 from ..errors import InputError
-from ..freed import Calls, marked_call
-from ..interrupts import held_signals, holding_signals
+from ..ranks.interrupts import held_signals, holding_signals
+from ..ranks.kept_with import KeptWith
+from ..ranks.resource import Calls, marked_call
 from ..runtime import Runtime
 from .arguments import shown
 from .engine.fftw import complex_of

@@ -10,7 +10,7 @@ from inspect import signature
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ..errors import repr_of
-from ..freed import Calls, Resource, Telling, closed_error
+from ..ranks.resource import Calls, Resource, Telling, closed_error
 from ..runtime import AsyncComm, Runtime
 from .planning.settings import Settings
 

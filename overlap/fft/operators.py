@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import DistArray
-from ..described import Described
 from ..errors import InputError
+from ..ranks.objects import Described
 from .engine.kinds import REAL_KINDS
 
 MOST_ORDER = 64  # largest order of a derivative

@@ -14,8 +14,8 @@ from numpy.typing import DTypeLike
 
 from ..arrays import DistArray, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
-from ..coordinator.thread_level import thread_level
-from ..freed import marked_call
+from ..ranks.exclusive import thread_level
+from ..ranks.resource import marked_call
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec

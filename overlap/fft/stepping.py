@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..coordinator.option_checks import number_problem
-from ..described import Described
+from ..checks import number_problem
 from ..errors import InputError, formatted, repr_of
+from ..ranks.objects import Described
 
 CONTOUR_POINTS = 64  # on a circle around every L dt, so that the integrals are exact except for rounding
 

@@ -22,14 +22,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays import DistArray
-from ..coordinator.option_checks import number_problem
-from ..described import Described
+from ..checks import number_problem
 from ..errors import ClosedError, InputError
-from ..freed import marked_call
-from ..interrupts import held_signals
+from ..ranks.interrupts import held_signals
+from ..ranks.objects import Described, Uncopied
+from ..ranks.resource import marked_call
 from ..runtime import AsyncComm, Load, Runtime
 from ..runtime.plan_call import CallKind, PlanCall
-from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
 from .engine.buffers import ArrayReference, on_lines

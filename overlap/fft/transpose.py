@@ -20,17 +20,16 @@ from ..arrays.crossing import Crossing
 from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
-from ..coordinator.option_checks import count_problem
-from ..coordinator.thread_level import thread_level
-from ..described import Described
+from ..checks import count_problem
 from ..errors import InputError
-from ..freed import marked_call
-from ..interrupts import holding_signals
 from ..lowlevel.copy_table import CopyTable
+from ..ranks.exclusive import thread_level
+from ..ranks.interrupts import holding_signals
+from ..ranks.objects import Described, Uncopied
+from ..ranks.resource import marked_call
 from ..runtime import AsyncComm
 from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
-from ..uncopied import Uncopied
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
 from .engine.buffers import ArrayReference

@@ -1,6 +1,6 @@
 """Ghost cells and other ranks' entries, exchanged by remote writes or messages during the computation."""
 
-from ..renamed import old_names
+from ..ranks.objects import old_names
 from .agreed import agreed_blocks
 from .halo import Halo, PendingHalo
 

@@ -14,8 +14,8 @@ from ..arrays.blocks import Blocks
 from ..arrays.speeds import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
 from ..arrays.weights import Weights, checked
 from ..compiled import njit
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 
 _COUNT = 2**20  # items of each of three arrays: more than caches hold, as in a sweep or a sparse product
 

@@ -12,16 +12,18 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
-from ..described import Described
 from ..errors import InputError, OverlapError, RankLost
-from ..failures import BoundedWait, FailureChannel, RankFailure, heard, identity_of, wait_until
-from ..freed import CollectiveContext, Telling, marked_call
-from ..holding import DropWarning
-from ..interrupts import holding_signals
-from ..losses import guarded
 from ..lowlevel.memory import address_of
-from ..lowlevel.segments import unusable
+from ..ranks.failures import FailureChannel, RankFailure, heard, identity_of
+from ..ranks.holding import DropWarning
+from ..ranks.interrupts import holding_signals
+from ..ranks.losses import guarded
+from ..ranks.objects import Described
+from ..ranks.resource import CollectiveContext, Telling, marked_call
+from ..ranks.segments import unusable
+from ..ranks.standalone_coordinator import StandaloneCoordinator
+from ..ranks.wait import wait_until
+from ..ranks.watchdog import BoundedWait
 from ..runtime.requests.requests import AsyncComm
 from . import remote_writes
 from .halo_arguments import RoundArrays, numbers_of, problem_of, types_of

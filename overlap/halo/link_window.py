@@ -8,12 +8,12 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..errors import InputError
-from ..failures import polls_of
 from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import LINE, address_of, whole_lines
-from ..lowlevel.segments import segments
+from ..ranks.rendezvous import polls_of
+from ..ranks.segments import segments
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from . import remote_writes
 from .traffic import LocalArrays, Traffic, swapped
 

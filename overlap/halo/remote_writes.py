@@ -20,7 +20,7 @@ write precedes the request of its round.
 
 Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
 plain loads after a `load_acquire` of it (`lowlevel.memory`). Because both sides map the same memory
-(`lowlevel.segments`), this is enough on ARM, too.
+(`ranks.segments`), this is enough on ARM, too.
 """
 
 from __future__ import annotations

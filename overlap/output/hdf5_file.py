@@ -12,8 +12,8 @@ import numpy as np
 from ..arrays.hdf5_storage import Axes, hdf5, write_axis
 from ..arrays.pieces import chunk_of
 from ..files import ErrorKeepingFile, replacing, unwritable
-from ..transactions import changing, undo
 from .problems import MARK, STEP, TIME, Stored
+from .transactions import changing, undo
 
 VERSION = 1
 _FORMAT = ("v110", "v110")  # readable since 2017; the superblock of this version contains the end of the file

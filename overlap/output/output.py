@@ -23,8 +23,8 @@ from ..arrays.distribution import parts_problem
 from ..arrays.exchange import dtype_sent, exchange_problem
 from ..arrays.hdf5_storage import Axes, axes_of, hdf5
 from ..arrays.layout import Box
-from ..freed import Resource, Telling, closed_error
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
+from ..ranks.resource import Resource, Telling, closed_error
 from ..runtime import Pipeline, Runtime
 from . import field_pieces, hdf5_file, problems
 from .problems import STEP, TIME, Stored

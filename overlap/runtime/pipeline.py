@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..coordinator.header import Header
-from ..described import Described
 from ..errors import InputError, formatted, repr_of
-from ..interrupts import held_signals
-from ..uncopied import Uncopied
+from ..ranks.header import Header
+from ..ranks.interrupts import held_signals
+from ..ranks.objects import Described, Uncopied
 from .load import Load
 from .requests.learning import replayed
 from .requests.operations import Persistent, Request

@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from ..coordinator.header import Header
-from ..coordinator.hot_wait import wait_for
-from ..coordinator.rendezvous import Rendezvous, agreement_word, header_word
 from ..errors import BusyError
-from ..interrupts import held_signals
 from ..lowlevel.execute import EXECUTE
 from ..lowlevel.memory import address_of
 from ..lowlevel.mpi import handle_of, mpi_function
+from ..ranks.header import Header
+from ..ranks.interrupts import held_signals
+from ..ranks.rendezvous import Rendezvous, agreement_word, header_word
+from ..ranks.wait import wait_for
 from .load import Load
 from .loop import words as w
 from .loop.loop import abandon, run

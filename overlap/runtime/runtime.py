@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..coordinator.coordinator import Coordinator
-from ..coordinator.door import enter
-from ..coordinator.option_checks import number_problem, options_problem
-from ..coordinator.thread_level import check_thread_level, thread_level
-from ..coordinator.watchdog import Watchdog
+from ..checks import number_problem, options_problem
 from ..errors import InputError, OverlapError, RankLost, repr_of
-from ..freed import Resource, Telling, closed_error
-from ..holding import DropWarning
-from ..interrupts import held_signals
-from ..losses import DetectingLoss, Guard, guard_of, tolerance_problem
-from ..renamed import old_method
+from ..ranks.coordinator import Coordinator
+from ..ranks.door import enter
+from ..ranks.exclusive import check_thread_level, thread_level
+from ..ranks.holding import DropWarning
+from ..ranks.interrupts import held_signals
+from ..ranks.losses import DetectingLoss, Guard, guard_of, tolerance_problem
+from ..ranks.objects import old_method
+from ..ranks.resource import Resource, Telling, closed_error
+from ..ranks.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, Skeleton, SliceProgram
 from .requests.requests import AsyncComm

@@ -12,12 +12,12 @@ from mpi4py import MPI
 from ..arrays.blocks import Blocks
 from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
+from ..checks import mask_problem
 from ..errors import InputError
 from ..halo import Halo
-from ..holding import DropWarning
-from ..interrupts import holding_signals
-from ..masks import mask_problem
+from ..ranks.holding import DropWarning
+from ..ranks.interrupts import holding_signals
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .matrix import MATRIX, Matrix
 
 Sides = Collection[tuple[int, int]]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from .krylov import cg, pipecg
 from .solution import Solution

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import number_problem, whole_problem
 from ..compiled import njit
-from ..coordinator.option_checks import number_problem
 from ..errors import InputError
 from .colouring import colours_of
 from .kernels import product_of_3
 from .matrix import Matrix
-from .number_checks import whole_problem
 from .preconditioners import Preconditioner
 from .prefetch import FAR, prefetch
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..checks import truth_problem
 from ..errors import InputError
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from . import kernels
-from .number_checks import truth_problem
 from .solution import Solution
 from .system import Callback, System
 

@@ -15,22 +15,20 @@ from numpy.typing import DTypeLike
 
 from ..arrays.partition import block, length_of
 from ..arrays.powers import exponent_of, float_times_power, times_power
+from ..checks import count_problem, mask_problem
 from ..collectives import Collectives
-from ..coordinator.header import Header
-from ..coordinator.option_checks import count_problem
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
-from ..described import Described
 from ..errors import InputError, repr_of
-from ..freed import Calls, CollectiveContext, Telling, marked_call
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.traffic import of_indices
-from ..holding import DropWarning
-from ..interrupts import holding_signals
-from ..masks import mask_problem
+from ..ranks.header import Header
+from ..ranks.holding import DropWarning
+from ..ranks.interrupts import holding_signals
+from ..ranks.objects import Described
+from ..ranks.resource import Calls, CollectiveContext, Telling, marked_call
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .node_collectives import NodeCollectives
-from .number_checks import TYPES, supported
-from .rows import Rows, assembled, entries_problem, own_part
+from .rows import TYPES, Rows, assembled, entries_problem, own_part, supported
 from .storage import Run, stored
 from .thread_pool import ThreadPool
 

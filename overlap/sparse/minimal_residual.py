@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..checks import finite_problem, whole_problem
 from ..errors import repr_of
-from ..interrupts import holding_signals
+from ..ranks.interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
 from .krylov import ROUNDINGS, bad_preconditioner, check_finite
-from .number_checks import finite_problem, whole_problem
 from .solution import Solution
 from .system import Callback, System
 

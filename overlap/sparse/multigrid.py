@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.blocks import Blocks
+from ..checks import whole_problem
 from ..compiled import njit
 from ..errors import InputError
-from ..freed import marked_call
+from ..ranks.resource import marked_call
 from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
-from .number_checks import whole_problem
 from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
 from .transfer import GridTransfer

@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 
 from ..collectives import Collectives
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..errors import RankError
-from ..failures import heard
+from ..ranks.failures import heard
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 
 
 class NodeCollectives:

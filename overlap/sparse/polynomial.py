@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import bound_problem, whole_problem
 from ..compiled import njit
 from ..errors import InputError
 from .matrix import Matrix
-from .number_checks import bound_problem, whole_problem
 from .preconditioners import Preconditioner
 
 

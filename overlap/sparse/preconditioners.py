@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..freed import Calls, CollectiveContext, Telling, marked_call
-from ..holding import DropWarning
-from ..interrupts import holding_signals
+from ..ranks.holding import DropWarning
+from ..ranks.interrupts import holding_signals
+from ..ranks.resource import Calls, CollectiveContext, Telling, marked_call
 from . import kernels
 from .matrix import Matrix
 

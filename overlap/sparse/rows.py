@@ -8,13 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
 from ..errors import repr_of
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from . import kernels
-from .number_checks import TYPES
 
+TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 LEAST_ROWS = 1024  # least number of rows in a part
 MOST_PARTS = 16
+
+
+def supported(values: np.ndarray) -> np.ndarray:
+    """Convert integers, half precision and other byte orders to a type that the kernels support."""
+    kind = values.dtype.newbyteorder("=")
+    if kind.kind in "biu":
+        kind = np.dtype(float)
+    return values.astype(np.float32 if kind == np.float16 else kind, copy=False)
+
+
+def common_type(*types: Any) -> np.dtype:
+    """Choose the type that a solver computes in from the types of its arrays; unsupported types count as ``f8`` or
+    ``c16``, as in scipy."""
+    dtypes = [np.dtype(dtype) for dtype in types]
+    return np.result_type(*(dtype if dtype in TYPES else "c16" if dtype.kind == "c" else "f8" for dtype in dtypes))
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
-from ..freed import marked_call
+from ..checks import whole_problem
 from ..halo import Halo
 from ..halo.traffic import Entries, Traffic, of_indices
-from ..holding import DropWarning
+from ..ranks.holding import DropWarning
+from ..ranks.resource import marked_call
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .incomplete import IC0
 from .matrix import Matrix
-from .number_checks import whole_problem
 from .preconditioners import Preconditioner
 
 Local = Callable[[Matrix], Preconditioner]

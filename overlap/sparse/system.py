@@ -25,16 +25,16 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.powers import exponent_of, float_times_power, times_power
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
+from ..checks import bound_problem, mask_problem, whole_problem
 from ..errors import InputError, RankError, RankLost
-from ..interrupts import held_signals
-from ..masks import mask_problem
+from ..ranks.interrupts import held_signals
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden_share
 from . import kernels
 from .matrix import Matrix
-from .number_checks import bound_problem, common_type, whole_problem
 from .preconditioners import Jacobi, Preconditioner
+from .rows import common_type
 from .solution import Solution
 
 Callback = Callable[[Any], object]

@@ -10,9 +10,9 @@ from mpi4py import MPI
 from ..arrays.blocks import Blocks
 from ..collectives import Collectives
 from ..compiled import njit
-from ..coordinator.standalone_coordinator import StandaloneCoordinator
-from ..holding import DropWarning
-from ..losses import guarded
+from ..ranks.holding import DropWarning
+from ..ranks.losses import guarded
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
 from .matrix import Matrix

@@ -24,7 +24,7 @@ from math import prod
 
 import numpy as np
 
-from .checks import amount, count
+from ..checks import amount, count
 from .messages import LatencyBandwidth
 
 

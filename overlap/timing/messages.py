@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import checks
+from .. import checks
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .checks import amount, count, seconds
+from ..checks import amount, count, seconds
 from .messages import LatencyBandwidth
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ != "__main__":  # a rank runs this file alone, outside of the package
-    from ..interrupts import held_signals
+    from ..ranks.interrupts import held_signals
     from . import links, signals
     from .dead_segments import removing_segments
 

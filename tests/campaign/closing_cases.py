@@ -14,9 +14,9 @@ from mpi4py import MPI
 import overlap
 from campaign.fault_cases import KINDS
 from campaign.soak_cases import threads
-from overlap.coordinator.coordinator import Coordinator
-from overlap.coordinator.watchdog import Watchdog
 from overlap.fft.transform import Transform
+from overlap.ranks.coordinator import Coordinator
+from overlap.ranks.watchdog import Watchdog
 from overlap.runtime.threads.threads import Threads
 
 LONGEST_S = 5.0

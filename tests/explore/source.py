@@ -1,9 +1,9 @@
 """The runtime's own source with preemption points, and with defects put back where asked.
 
-`load` compiles the modules of `overlap.runtime` and `overlap.coordinator` once more, as a package of their own that
-nobody else sees. Three things differ from the original: a preemption point (see `threads.Schedule`) stands between any
-two statements (and between the operands of ``and`` and ``or``), so that a thread can lose its core there;
-`threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
+`load` compiles the modules of `overlap.runtime`, and those of `overlap.ranks` by which it waits, once more, as a
+package of their own that nobody else sees. Three things differ from the original: a preemption point (see
+`threads.Schedule`) stands between any two statements (and between the operands of ``and`` and ``or``), so that a thread
+can lose its core there; `threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from . import network, threads
 from .mutation import Within
 
 PACKAGE = Path(overlap.__file__).parent
-ROOMS = ("runtime", "coordinator")
+EXPLORED = ("runtime", "ranks/rendezvous.py", "ranks/wait.py")
 MODULES = {
-    path.stem: path.relative_to(PACKAGE) for room in ROOMS for path in (PACKAGE / room).rglob("*.py")
+    path.stem: path.relative_to(PACKAGE)
+    for part in EXPLORED
+    for path in ([PACKAGE / part] if part.endswith(".py") else (PACKAGE / part).rglob("*.py"))
 }  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
 # Communicators of `network` have no handles; a whole call, which would want some, is never made here.
@@ -74,13 +76,17 @@ def load(edits=()):
         }
     finally:
         sys.meta_path.remove(finder)
-    within = tuple(f"{root}.{room}." for room in ROOMS)
+    within = tuple(f"{root}.{_dotted(part)}" for part in EXPLORED)
     everything = [module for name, module in sys.modules.items() if name.startswith(within)]
     runtime = SimpleNamespace(**names, modules=everything)
     for edit in edits:
         if not isinstance(edit, Within):
             edit(runtime)
     return runtime
+
+
+def _dotted(part):
+    return part.removesuffix(".py").replace("/", ".")
 
 
 class _Finder:
@@ -101,7 +107,9 @@ class _Finder:
 
     def exec_module(self, module):
         _, _, rest = module.__name__.partition(".")
-        if rest and rest.partition(".")[0] not in ROOMS:  # not explored: the one that everybody has
+        explored = tuple(map(_dotted, EXPLORED))
+        if rest and not rest.startswith(explored) and not any(part.startswith(f"{rest}.") for part in explored):
+            # The one that everybody has.
             sys.modules[module.__name__] = REPLACED_LAYERS.get(rest) or importlib.import_module(
                 f"{overlap.__name__}.{rest}"
             )

@@ -11,9 +11,10 @@ from communicators import few_left
 from fft2_cases import random, same_everywhere
 from mpi4py import MPI
 
-from overlap import InputError, holding
+from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
+from overlap.ranks import holding
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)}, {"padding": 1.5}]

@@ -16,9 +16,9 @@ from communicators import few_left
 from mpi4py import MPI
 
 import overlap
-from overlap import holding
-from overlap.coordinator.door import close_doors
 from overlap.fft.transform import Transform
+from overlap.ranks import holding
+from overlap.ranks.door import close_doors
 
 WAITS = ("off", "block", "poll")
 

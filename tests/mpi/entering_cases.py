@@ -28,8 +28,8 @@ from mpi4py import MPI
 
 import overlap
 import overlap.fft
-from overlap import abort
 from overlap.collectives import Collectives
+from overlap.ranks import watchdog
 from overlap.sparse import diffusion
 
 DEADLINE_S = 30
@@ -94,7 +94,7 @@ def _raised(lab: Lab, use: Callable[[], object]) -> str | None:
 def one_caller(comm: MPI.Intracomm, area: str, first: int = 0, row_s: float = ROW_S) -> None:
     """Rank 0 alone makes a call: it says, once, in which call it waits for whom; when the others come, all is well."""
     lab, problems = Lab(comm), _Problems(comm.rank == 0)
-    with error_output(comm) as said, Watch(row_s) as watch, mock.patch.object(abort, "NOTICE_S", NOTICE_S):
+    with error_output(comm) as said, Watch(row_s) as watch, mock.patch.object(watchdog, "NOTICE_S", NOTICE_S):
         for text, name, call, rows in rows_of(lab, area, watch, first):
             problem = rows.good(name, call)
             if not problem:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from overlap import Blocks, ClosedError, Halo, InputError, RankError, Runtime, SliceError
 from overlap.halo import halo as halo_module
-from overlap.lowlevel import segments
+from overlap.ranks import segments
 
 
 def drawn_blocks(chance, size):

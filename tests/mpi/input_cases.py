@@ -10,7 +10,7 @@ from error_cases import WAITS, Boom, raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.coordinator.header import canonical
+from overlap.ranks.header import canonical
 
 # ---- input -----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from generated_sparse import after, started
 from mpi4py import MPI
 
 import overlap
-from overlap.coordinator.exclusive import Exclusive
+from overlap.ranks.exclusive import Exclusive
 
 ENDED_S = 2.0  # for the other ranks to end after the interrupted call, if they are not waiting for it
 SEVERAL = (decorated, in_program_kept, piped, started)  # of the library's calls: no rank can repeat just one of them

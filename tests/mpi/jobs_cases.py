@@ -122,7 +122,7 @@ def process_id(comm):
 
 def shared_memory_is_known_by_name(comm):
     """While messages, a shared window and a window of remote memory are there."""
-    from overlap.lowlevel.segments import PREFIX
+    from overlap.ranks.segments import PREFIX
     from overlap.tools.dead_segments import NAMES, existing
 
     assert PREFIX in NAMES

@@ -19,9 +19,9 @@ from mpi4py import MPI
 from runtime_cases import WAITS, Spy
 
 import overlap
-from overlap.coordinator.coordinator import Coordinator
-from overlap.coordinator.watchdog import Watchdog
 from overlap.fft.transform import Transform
+from overlap.ranks.coordinator import Coordinator
+from overlap.ranks.watchdog import Watchdog
 from overlap.runtime.threads.threads import Threads
 
 # ---- nesting, closing ------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mpi4py import MPI
 import overlap
 from overlap import ClosedError, RankLost, Runtime
 from overlap.collectives import Collectives
-from overlap.losses import DetectingLoss, Guard
+from overlap.ranks.losses import DetectingLoss, Guard
 from overlap.sparse import Matrix, cg, pipecg
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
@@ -507,7 +507,7 @@ def in_a_step(comm, folder, wait, workers):
 def while_made(comm, folder, after):
     """A rank dies while the first runtime is made: the others go on from the user's communicator."""
     if comm.rank == 1:
-        control_of = overlap.coordinator.coordinator.Coordinator
+        control_of = overlap.ranks.coordinator.Coordinator
         original, count, killing = control_of.synchronize_here, [0], Killing(comm, folder)
 
         def counted(self, *args, **kwargs):

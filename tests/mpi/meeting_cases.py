@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import overlap
-from overlap.coordinator import rendezvous
+from overlap.ranks import rendezvous
 
 MANY = 700  # meetings: more than their numbers on the board have values
 

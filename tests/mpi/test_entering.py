@@ -19,14 +19,14 @@ import sys
 from mpi4py import MPI
 import numpy as np
 import overlap
-from overlap import abort
+from overlap.ranks import watchdog
 
 comm, how = MPI.COMM_WORLD, sys.argv[1]
 rt = overlap.Runtime(comm, deadline_s=2, entry_deadline_s=None if how == "ended" else 2)
 here = slice(comm.rank, comm.rank + 1)
 u = overlap.DistArray(np.ones((1, 4)), comm, (comm.size, 4), (0,), (here, slice(0, 4)))
 if how == "opposite":
-    abort.NOTICE_S = 0.3  # instead of a minute
+    watchdog.NOTICE_S = 0.3  # instead of a minute
     other = overlap.Runtime(comm)
     (rt if comm.rank else other).close()
 if comm.rank == 1:

@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap.collectives import Collectives
-from overlap.coordinator import departure
+from overlap.ranks import departure
 from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks

@@ -22,8 +22,8 @@ from wire import Recorded, compact, recorded, recording_function
 
 import overlap
 from overlap import all_of, barrier, parallel, stagger, start, take_turn, wait_for_slices
-from overlap.coordinator import rendezvous
 from overlap.fft.engine import fftw
+from overlap.ranks import rendezvous
 from overlap.runtime import plan_call
 
 WAITS = ("off", "block", "poll")

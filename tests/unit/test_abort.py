@@ -6,14 +6,14 @@ import sys
 STUCK = """
 import ctypes
 from types import SimpleNamespace
-from overlap import abort
+from overlap.ranks import watchdog
 
 def never_returns(status):
     ctypes.PyDLL(None).sleep(600)      # with the interpreter's lock
 
-abort.ABORT_GRACE_S = 600
-abort.MPI = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=3, Abort=never_returns))
-abort.abort("nobody answers")
+watchdog.ABORT_GRACE_S = 600
+watchdog.MPI = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=3, Abort=never_returns))
+watchdog.abort("nobody answers")
 """
 
 

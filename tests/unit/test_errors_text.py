@@ -6,7 +6,7 @@ import pytest
 
 from overlap import InputError
 from overlap.errors import formatted, repr_of, text_of
-from overlap.failures import RankFailure
+from overlap.ranks.failures import RankFailure
 
 
 class Odd(Exception):

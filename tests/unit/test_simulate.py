@@ -12,8 +12,8 @@ import virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.coordinator.hot_wait import LONGEST_SLEEP_S
 from overlap.errors import InputError
+from overlap.ranks.wait import LONGEST_SLEEP_S
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, ranks, simulate

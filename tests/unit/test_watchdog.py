@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.coordinator import watchdog
+from overlap.ranks import watchdog
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def aborted(monkeypatch):
     said = []
-    monkeypatch.setattr(watchdog.abort, "abort", lambda reason, others_s: said.append(reason))
+    monkeypatch.setattr(watchdog, "abort", lambda reason, others_s: said.append(reason))
     return said
 
 

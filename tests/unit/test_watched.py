@@ -8,7 +8,7 @@ import overlap
 PACKAGE = Path(overlap.__file__).parent
 # What makes or uses communicators is `runtime`; the tools are MPI programs of their own, and `timing` measures the MPI
 # library itself. `collectives` serves users without a runtime, with a deadline of its own while it waits.
-ELSEWHERE = ("coordinator", "runtime", "tools", "timing", "collectives")
+ELSEWHERE = ("ranks", "runtime", "tools", "timing", "collectives")
 
 PICKLED = {
     "allgather",
@@ -56,7 +56,6 @@ USERS_OWN = {
     ("arrays/distarray.py", "gather"),
     ("arrays/crossing.py", "Alltoallv"),
     ("arrays/redistribution.py", "gather"),
-    ("lowlevel/segments.py", "allgather"),
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Scatterv"),
     ("arrays/reductions.py", "allgather"),
@@ -72,20 +71,13 @@ USERS_OWN = {
 }
 # Watched where the function is called; operations of an `AsyncComm`, to be awaited; a message that a probe has found.
 ELSEWISE_SAFE = {
-    ("clocks.py", "Recv"),
-    ("clocks.py", "Send"),
     ("fft/planning/tournament.py", "send"),
     ("fft/stepping.py", "send"),  # a generator's
-    ("failures.py", "Isend"),
-    ("failures.py", "Recv"),
-    ("failures.py", "allgather"),
-    ("failures.py", "alltoall"),
     ("halo/halo.py", "Split_type"),
     ("halo/point_to_point.py", "Barrier"),
     ("halo/point_to_point.py", "Recv"),
     ("halo/point_to_point.py", "Send"),
     ("halo/point_to_point.py", "allgather"),
-    ("losses.py", "Dup"),
 }
 # `Collectives` has a deadline of its own.
 COORDINATORS = {"coordinator", "_coordinator", "_collectives"}

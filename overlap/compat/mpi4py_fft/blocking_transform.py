@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...arrays import mask_problem
-from ...described import Described
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import axes_of_array
-from ...freed import closed_error
+from ...ranks.objects import Described
+from ...ranks.resource import closed_error
 from ...runtime import Runtime
 from .libfft import Serial
 from .pencil import Pencil

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Distribution, collective_section, gather
 from ...errors import InputError, repr_of
-from ...interrupts import holding_signals
+from ...ranks.interrupts import holding_signals
 from .io import FileBase, HDF5File, NCFile
 from .io.file_base import Domain
 from .pencil import Pencil, Subcomm, Transfer

@@ -21,8 +21,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...arrays.exchange import exchange_problem, travelling
-from ...coordinator.option_checks import number_problem
-from ...described import Described
+from ...checks import number_problem
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
@@ -36,9 +35,10 @@ from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.settings import Settings
 from ...fft.planning.tournament import choose
-from ...freed import Calls, marked_call
-from ...holding import Holding, free_dropped
-from ...interrupts import holding_signals
+from ...ranks.holding import Holding, free_dropped
+from ...ranks.interrupts import holding_signals
+from ...ranks.objects import Described
+from ...ranks.resource import Calls, marked_call
 from .blocking_transform import Transform
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms

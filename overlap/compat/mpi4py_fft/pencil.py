@@ -23,10 +23,10 @@ from ...arrays import (
     length_of,
 )
 from ...arrays.crossing import Crossing
-from ...described import Described
 from ...errors import InputError, repr_of
-from ...holding import Holding, free_dropped
-from ...interrupts import holding_signals
+from ...ranks.holding import Holding, free_dropped
+from ...ranks.interrupts import holding_signals
+from ...ranks.objects import Described
 
 
 def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...coordinator.option_checks import WAITS
+from ...checks import WAITS
 from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from ...coordinator.kept_with import KeptWith
+from ...ranks.kept_with import KeptWith
 from ...runtime import Runtime
 
 

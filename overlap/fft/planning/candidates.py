@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...coordinator.coordinator import Coordinator
+from ...ranks.coordinator import Coordinator
 from ...runtime import Load, Runtime
 from ...timing.messages import LatencyBandwidth, fit_message_time
 from ...timing.model import pipeline_s

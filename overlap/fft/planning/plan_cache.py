@@ -24,10 +24,9 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ...arrays import Weights, checked
-from ...coordinator.coordinator import Coordinator
-from ...errors import InputError
+from ...errors import InputError, note
 from ...files import user_folder
-from ...notes import note
+from ...ranks.coordinator import Coordinator
 from ...runtime import Runtime
 from ...timing.processor import cpu_model
 from ..engine import fftw as local

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from ...coordinator.option_checks import WAITS, count_problem
+from ...checks import WAITS, count_problem
 
 EFFORTS = ("estimate", "measure", "patient")  # efforts of FFTW's planning, by increasing cost
 PROCESSES = 2  # number of processes that compare before a `Choice` is trusted

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from ...coordinator.coordinator import Coordinator
 from ...errors import repr_of
+from ...ranks.coordinator import Coordinator
 from ...timing.messages import fit_message_time
 from ..engine.fftw import learned, relearn
 from .candidates import DEPTH, Candidates, Model, Tunable, estimated

@@ -7,8 +7,6 @@ call, so ranks that come to either by Python are understood. On one node the wor
 from __future__ import annotations
 
 from ...compiled import njit
-from ...coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
-from ...coordinator.rendezvous import BOARD, FLAG_BITS, FLAGS, LINE, NUMBER, RANK, SIZE, TAG, TAG_BITS, VALUE
 from ...lowlevel.memory import (
     Words,
     call_mpi,
@@ -21,6 +19,8 @@ from ...lowlevel.memory import (
     usleep,
     words,
 )
+from ...ranks.rendezvous import BOARD, FLAG_BITS, FLAGS, LINE, NUMBER, RANK, SIZE, TAG, TAG_BITS, VALUE
+from ...ranks.wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from . import words as w
 
 SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_SLEEP_S * 1e6)

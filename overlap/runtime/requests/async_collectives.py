@@ -21,7 +21,7 @@ from mpi4py import MPI
 from ...collectives import Collectives, Op
 from ...collectives.collectives import OPERATIONS, operation_number
 from ...collectives.combine import code_of, operations_of
-from ...described import Described
+from ...ranks.objects import Described
 from .agreement import weight
 from .operations import Collective
 

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ...described import Described
 from ...errors import InputError, formatted
-from ...freed import Calls, marked_call
-from ...interrupts import holding_signals
-from ...losses import detecting_loss, guarded
 from ...lowlevel.mpi import handle_of
-from ...uncopied import Uncopied
+from ...ranks.interrupts import holding_signals
+from ...ranks.losses import detecting_loss, guarded
+from ...ranks.objects import Described, Uncopied
+from ...ranks.resource import Calls, marked_call
 from . import pieces, signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start

@@ -41,8 +41,8 @@ from .slots import AT_BARRIER, END, FAILED, Slot, at_await
 from .waiting import Waiting
 
 if TYPE_CHECKING:
-    from ...coordinator.rendezvous import Rendezvous
-    from ...losses import Guard
+    from ...ranks.losses import Guard
+    from ...ranks.rendezvous import Rendezvous
     from .job import Job
     from .ready_steps import ReadySteps
 

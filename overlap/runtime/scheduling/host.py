@@ -10,7 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ...coordinator.hot_wait import HOT_S
+from ...ranks.wait import HOT_S
 from ..requests.operations import Operation
 
 # Error classes that a call raises before it sends anything; other errors may come after.

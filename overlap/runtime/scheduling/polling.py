@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ...coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
+from ...ranks.wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send

@@ -23,7 +23,7 @@ from .host import HOST, Host, issue
 from .slots import at_await
 
 if TYPE_CHECKING:
-    from ...losses import Guard
+    from ...ranks.losses import Guard
     from .job import Job
     from .ready_steps import ReadySteps
     from .slots import Slice, Slot

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...coordinator.watchdog import abort_on
 from ...lowlevel.memory import address_of, line_zeros
+from ...ranks.watchdog import abort_on
 from ..loop import words as w
 from ..loop.loop import dismiss, serve
 from .workers import begin_worker

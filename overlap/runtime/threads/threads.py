@@ -13,9 +13,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...coordinator.watchdog import abort_on
 from ...errors import RankLost, SliceError
-from ...interrupts import held_signals
+from ...ranks.interrupts import held_signals
+from ...ranks.watchdog import abort_on
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
 from .crew import Crew
@@ -24,7 +24,7 @@ from .priority import set_exact_timers, take_short_slices
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ...coordinator.coordinator import Coordinator
+    from ...ranks.coordinator import Coordinator
     from ..load import Load
     from ..scheduling.executor import Executor
     from ..scheduling.job import Job

@@ -15,7 +15,7 @@ If all ranks are alike (one program, no jitter), they are in the same state at a
 represents all; the result is the same as if each of them were simulated. Otherwise every rank is simulated.
 """
 
-from ...renamed import old_names
+from ...ranks.objects import old_names
 from .machine import Machine
 from .run_options import Options
 from .simulated_program import WORKLOADS, Program, SimulatedTransfer, Workload

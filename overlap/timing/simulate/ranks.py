@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...compiled import njit
-from ...coordinator.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
+from ...ranks.wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
 from .machine import Machine
 from .run_options import Options

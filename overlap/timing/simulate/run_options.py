@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...coordinator.option_checks import WAITS
+from ...checks import WAITS
 from ...errors import InputError
 
 

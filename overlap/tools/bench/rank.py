@@ -15,13 +15,13 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ...abort import limited_to
-from ...coordinator.thread_level import thread_level
 from ...errors import InputError
 from ...fft import FFT2, FFT3
 from ...fft.balance import Balance
 from ...fft.engine.fftw import fftw_described, fftw_version
-from ...losses import tolerates
+from ...ranks.exclusive import thread_level
+from ...ranks.losses import tolerates
+from ...ranks.watchdog import limited_to
 from ...runtime import Runtime
 from .. import launch
 from .cases import Case

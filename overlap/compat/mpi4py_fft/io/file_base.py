@@ -10,9 +10,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ....arrays import collective_section, part_of
-from ....described import Described
 from ....errors import InputError, repr_of
-from ....interrupts import holding_signals
+from ....ranks.interrupts import holding_signals
+from ....ranks.objects import Described
 
 COMM = MPI.COMM_WORLD  # the same as in mpi4py-fft: a file is made before any array is known
 

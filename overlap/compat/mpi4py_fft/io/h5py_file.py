@@ -15,7 +15,7 @@ import numpy as np
 
 from ....arrays import collective_section, part_of, pieces_on
 from ....errors import InputError, repr_of
-from ....interrupts import holding_signals
+from ....ranks.interrupts import holding_signals
 from .file_base import COMM, Domain, Field, FileBase
 
 

@@ -21,10 +21,9 @@ from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from .abort import limited_to
-from .described import Described
-from .errors import BusyError, ClosedError, RankError, formatted, print_exception, shortened
-from .uncopied import Uncopied
+from ..errors import BusyError, ClosedError, RankError, formatted, print_exception, shortened
+from .objects import Described, Uncopied
+from .watchdog import limited_to
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .files import ErrorKeepingFile, final_target, write
+from ..files import ErrorKeepingFile, final_target, write
 
 PAGE_NBYTES = 4096
 

@@ -25,15 +25,14 @@ from typing import Any, Protocol
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..failures import FailureChannel, RankFailure
-from ..interrupts import held_signals
-from ..losses import guard_of
 from .coordinator import Coordinator
 from .departure import Departure
 from .exclusive import Exclusive
-from .header import Header
+from .failures import FailureChannel, RankFailure
+from .header import Header, Report
+from .interrupts import held_signals
 from .kept_with import KeptWith
-from .reports import Report
+from .losses import guard_of
 from .watchdog import Notice, Watchdog
 
 _TAG = 9

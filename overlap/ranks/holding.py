@@ -21,7 +21,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .errors import InputError
+from ..errors import InputError
 
 MANY, MOST = 500, 1500  # numbers of communicators of open objects; MPI has about 2,000
 FULL = 0.5  # share of the descriptors of a process, above which it looks for objects that are not in use any more

@@ -1,4 +1,4 @@
-"""Exclusive use of a runtime, and of MPI, by one of the user's threads at a time.
+"""Which threads may call MPI, and the exclusive use of a runtime by one of the user's threads at a time.
 
 One thread at a time uses a runtime. Below ``MPI_THREAD_MULTIPLE`` one thread at a time uses MPI, by all runtimes of the
 process together. A second thread gets an error at once: if it waited, ranks whose threads arrive in different orders
@@ -14,7 +14,7 @@ from threading import get_ident
 
 from mpi4py import MPI
 
-from ..errors import BusyError
+from ..errors import BusyError, ThreadLevelError, note
 
 OWNER = "owner"
 
@@ -121,3 +121,28 @@ class _Use:
         holder.depth -= 1
         if holder.depth == 0:
             holder.held.clear()
+
+
+def thread_level() -> str:
+    """Return the thread level at which MPI runs, in mpi4py's words: ``"serialized"``, ``"multiple"``, ..."""
+    names = ("single", "funneled", "serialized", "multiple")
+    return {getattr(MPI, f"THREAD_{name.upper()}"): name for name in names}[MPI.Query_thread()]
+
+
+def check_thread_level() -> None:
+    """Raise a `ThreadLevelError` if only the thread that has started MPI may call it."""
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise ThreadLevelError(
+            "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
+            f"({MPI.THREAD_SERIALIZED}), received {MPI.Query_thread()}; set "
+            "mpi4py.rc.thread_level = 'serialized' before importing mpi4py.MPI"
+        )
+
+
+def note_thread_level(comm: MPI.Intracomm) -> None:
+    """Have rank 0 say that messages of MPICH are slow at the level "multiple", at which MPICH locks every call."""
+    if comm.size > 1 and comm.rank == 0 and thread_level() == "multiple" and MPI.get_vendor()[0] == "MPICH":
+        note(
+            "MPI runs at MULTIPLE: short messages of MPICH then take several times as long. Set mpi4py.rc.thread_level "
+            '= "serialized" before mpi4py.MPI is imported (OVERLAP_NOTES= in the environment: no such notes)'
+        )

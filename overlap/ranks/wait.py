@@ -1,4 +1,4 @@
-"""Polling of a condition: without sleep at first."""
+"""Waiting for a condition: without sleep at first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from time import perf_counter, sleep
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
+POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
 HOT_S = 150e-6  # shorter waits are polled without sleep if there is nothing to compute meanwhile
 
 
@@ -35,3 +36,17 @@ def wait_for(
         else:
             sleep(sleep_s)
             sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+
+
+def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int = 0) -> None:
+    """Wait until `done()` is true: poll `polls` times, then yield the core and call `poll`, which may raise."""
+    polled = perf_counter()
+    while not done():
+        polls -= 1
+        if polls >= 0:
+            continue
+        sched_yield()
+        now = perf_counter()
+        if now - polled > POLL_S:
+            polled = now
+            poll()

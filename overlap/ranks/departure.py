@@ -26,12 +26,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..abort import abort, limited_to
 from ..errors import formatted
-from ..freed import MPI4PY_S, ended_by, mpi4py_aborts
-from .hot_wait import pause, wait_for
+from .header import UNCLOSED, Exchange, Report, hear, is_old
 from .rendezvous import Rendezvous
-from .reports import UNCLOSED, Exchange, Report, hear, is_old
+from .resource import MPI4PY_S, ended_by, mpi4py_aborts
+from .wait import pause, wait_for
+from .watchdog import abort, limited_to
 
 PATIENCE = 20  # times as long as usual the thread sleeps between two looks: it may wait until the process ends
 

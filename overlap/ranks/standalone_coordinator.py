@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
+from ..checks import number_problem
 from ..errors import InputError
-from ..holding import DropWarning
-from ..interrupts import holding_signals
 from . import departure
 from .coordinator import Coordinator
 from .door import enter
-from .option_checks import number_problem
+from .holding import DropWarning
+from .interrupts import holding_signals
 from .watchdog import Watchdog
 
 _MAKING = "making an object on all ranks"

@@ -10,17 +10,105 @@ call this rank waits for whom.
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import socket
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from .. import abort
-from ..errors import formatted
-from ..losses import DetectingLoss, Guard
+from mpi4py import MPI
 
+from ..errors import formatted
+from .losses import DetectingLoss, Guard
+
+ABORT_GRACE_S = 5.0
+MPI_GRACE_S = 2.0  # time for MPI's own abort, which does not always return
+PRINT_GRACE_S = 0.3  # time for the launcher to forward the output before it kills the job
+EXIT_STATUS = 75
+NOTICE_S = 60.0  # then a rank prints for whom it waits, deadline or not
 _PAUSE_S = 1.0  # if the watchdog wakes later by more, the process was stopped or had no core
+_SHORT_S = 0.02  # a rank sleeps in waits that are longer
+_SLEEP_S = 0.0005
+
+
+def abort(reason: str, others_s: float = 0.0) -> None:
+    """End the job, because the ranks cannot agree on an error any more.
+
+    Other ranks that wait for the same event have `others_s` seconds to detect that, too, and to print their stacks.
+    """
+    faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+    report = (
+        f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
+        f"All threads' stacks follow; the job is aborted.\n{_stacks()}"
+    )
+    error_stream = sys.__stderr__ or sys.stderr
+    error_stream.flush()
+    _write(error_stream.fileno(), report.encode(errors="backslashreplace"))
+    sleep(PRINT_GRACE_S + others_s)
+    faulthandler.dump_traceback_later(MPI_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+    MPI.COMM_WORLD.Abort(EXIT_STATUS)
+
+
+def print_wait(what: str, waited_s: float, whom: str) -> None:
+    """Print that this rank waits, in `what`, for other ranks."""
+    text = f"overlap: rank {MPI.COMM_WORLD.rank} has waited for {waited_s:.0f} s in {what} for {whom}\n"
+    _write((sys.__stderr__ or sys.stderr).fileno(), text.encode(errors="backslashreplace"))
+
+
+@contextmanager
+def limited_to(seconds: float, what: str) -> Iterator[None]:
+    """Have a ``with`` block end within `seconds`, or abort the job with a message that names `what`.
+
+    A Python thread prints the stacks while it holds the interpreter's lock. The timer of `faulthandler` does not hold
+    the lock: the frames that it reads change meanwhile, which can crash it. So that timer is armed for a later time, in
+    case other code never releases the lock. Blocks may be nested.
+    """
+    timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
+    timer.daemon = True
+    end = monotonic() + seconds
+    _ends.append(end)
+    _arm()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        _ends.remove(end)
+        _arm()
+
+
+_ends: list[float] = []  # of the blocks under way
+
+
+def _arm() -> None:
+    """Arm the timer of `faulthandler`, of which a process has only one, for the block that has to end first."""
+    if _ends:
+        left_s = max(0.0, min(_ends) - monotonic()) + ABORT_GRACE_S
+        faulthandler.dump_traceback_later(left_s, exit=True, file=sys.__stderr__ or sys.stderr)
+    else:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _stacks() -> str:
+    """Return the stacks of all threads, as `faulthandler` prints them."""
+    try:
+        with open(os.memfd_create("stacks"), "w+b") as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            file.seek(0)
+            return file.read().decode(errors="replace")
+    except OSError as error:  # `faulthandler` prints the stacks when the grace has run out
+        return f"(no stacks: {error})\n"
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 class Watchdog:
@@ -147,12 +235,12 @@ class Notice:
             return
         entries: Any = watchdog.entries
         for label, started in entries.own():
-            if now - started < abort.NOTICE_S or (label, started) == self._printed:
+            if now - started < NOTICE_S or (label, started) == self._printed:
                 continue
             self._printed = label, started
             ranks = [] if watchdog.absent is None else list(watchdog.absent())
             whom = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "other ranks"
-            abort.print_wait(str(label), now - started, whom)
+            print_wait(str(label), now - started, whom)
 
 
 class Watched(DetectingLoss):
@@ -180,7 +268,7 @@ def _watch(
     Time in which this process did not run does not count, because a batch system may suspend a whole job and resume it.
     If one rank alone is stopped, the deadlines of the others, which run, still hold.
     """
-    interval_s = min([1.0, abort.NOTICE_S / 4, *(limit_s / 4 for _, limit_s, _ in deadlines)])
+    interval_s = min([1.0, NOTICE_S / 4, *(limit_s / 4 for _, limit_s, _ in deadlines)])
     pauses: list[tuple[float, float]] = []  # (end, seconds)
     checked = perf_counter()
     while not closed.wait(interval_s):
@@ -195,7 +283,7 @@ def _watch(
                 oldest = min(oldest, started)
                 took_s = now - started - sum(seconds for end, seconds in pauses if end > started)
                 if took_s > limit_s:
-                    abort.abort(
+                    abort(
                         f"{label} has not completed in {took_s:.1f} s "
                         f"({name}={limit_s:g}): some rank does not take part",
                         interval_s,
@@ -206,4 +294,40 @@ def _watch(
 
 def abort_on(error: BaseException) -> None:
     """End the job because of an exception in one of our own threads."""
-    abort.abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())
+    abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())
+
+
+class BoundedWait:
+    """A rank's wait for others: it sleeps between polls, says after a minute for whom, and aborts after the deadline.
+
+    Parameters
+    ----------
+    deadline_s : float or None
+        Seconds that a wait may take before the job is aborted; None sets no limit.
+    """
+
+    def __init__(self, deadline_s: float | None) -> None:
+        self._deadline_s = deadline_s
+        self._number: object = None  # number of the event that the rank waits for
+        self._since = 0.0
+        self._printed = False
+
+    def check(self, number: object, what: str, who: Callable[[], str]) -> None:
+        """Abort the job if the wait for `what` exceeds the deadline; sleep a little if the wait is long.
+
+        A wait begins with the first check of its number.
+        """
+        now = monotonic()
+        if number != self._number:
+            self._number, self._since, self._printed = number, now, False
+        waited_s = now - self._since
+        if self._deadline_s is not None and waited_s > self._deadline_s:
+            abort(
+                f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
+                f"{who()} does not take part"
+            )
+        if waited_s > NOTICE_S and not self._printed:
+            self._printed = True
+            print_wait(what, waited_s, who())
+        if waited_s > _SHORT_S:
+            sleep(_SLEEP_S)

@@ -13,17 +13,23 @@ Between nodes a round is a small MPI reduction.
 
 from __future__ import annotations
 
+import os
+import platform
+import zlib
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import ceil
+from operator import or_
+from pathlib import Path
 from time import perf_counter
 
 from mpi4py import MPI
 
 from ..errors import RankError
-from ..failures import ranks_per_core
-from ..losses import guard_of
-from ..lowlevel.segments import segments
-from .hot_wait import HOT_S, wait_for
+from .losses import guard_of, guarded
+from .segments import segments
+from .wait import HOT_S, wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
@@ -32,6 +38,7 @@ TAG = (1 << TAG_BITS) - 1
 FLAG_BITS = 2  # then two flags of this rank, then a value
 FLAGS = (1 << FLAG_BITS) - 1
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
+_POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
 
 
 class Rendezvous:
@@ -215,3 +222,29 @@ def header_word(numbers: Sequence[int]) -> int:
 def agreement_word(sums: Sequence[int]) -> int:
     """Return a rank's numbers at the end of a call as a word of the board, without the number of the round."""
     return (sums[1] & VALUE) << FLAG_BITS | (sums[2] > 0) << 1 | (sums[0] > 0)
+
+
+def polls_of(comm: MPI.Intracomm) -> int:
+    """Return how often a rank polls a flag before it yields its core (collective).
+
+    A rank polls less often if there are more ranks on this machine, whatever MPI calls a node, than cores for them.
+    """
+    machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
+    shared = ranks_per_core(machine) > 1
+    machine.Free()
+    return _POLLS_SHARED if shared else _POLLS
+
+
+def ranks_per_core(machine: MPI.Comm) -> int:
+    """Return how many ranks of one machine share a core at most (collective); 1 if there is a core for each."""
+    cores: list[set[int]] = machine.allgather(os.sched_getaffinity(0))
+    return max(ceil(ranks / len(shared)) for ranks, shared in enumerate(accumulate(cores, or_), 1))
+
+
+def _machine_number() -> int:
+    """Return a number that is equal for all processes of one kernel, also in containers and network namespaces."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        identity = platform.node().encode()
+    return zlib.crc32(identity) & 0x7FFFFFFF

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from .errors import ClosedError, RankLost
+from ..errors import ClosedError, RankLost
 
 KNOWN_S = 0.5  # time for MPI to report which rank is lost, after it has reported a loss
 OTHER_S = 0.1  # the same, if MPI has only reported that a call has failed

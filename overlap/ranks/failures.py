@@ -1,31 +1,17 @@
-"""Failures of one rank: how the other ranks are notified and raise them, and how long they wait for a missing rank."""
+"""Failures of one rank: how the other ranks are notified and raise them."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import platform
-import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import accumulate
-from math import ceil
-from operator import or_
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from . import abort
-from .errors import InputError, OverlapError, RankError, RankLost, formatted, portable
-from .losses import guarded
+from ..errors import InputError, OverlapError, RankError, RankLost, formatted, portable
 
-POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
-_POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
-_SHORT_S = 0.02  # a rank sleeps in waits that are longer
-_SLEEP_S = 0.0005
 _INPUT, _LOSS, _STAYS, _OTHER = "input", "loss", "stays", "other"
 
 # Failures between two calls that this rank has raised, by their identities: a failure is reported wherever the other
@@ -115,82 +101,6 @@ class RankFailure(NamedTuple):
         rank, kind, identity, summary, *rest = content.decode(errors="replace").split("\0", 4)
         text = None if kind == _INPUT else "".join(rest)
         return cls(int(rank), summary, text, kind == _LOSS, identity, kind == _STAYS)
-
-
-class BoundedWait:
-    """A rank's wait for others: it sleeps between polls, says after a minute for whom, and aborts after the deadline.
-
-    Parameters
-    ----------
-    deadline_s : float or None
-        Seconds that a wait may take before the job is aborted; None sets no limit.
-    """
-
-    def __init__(self, deadline_s: float | None) -> None:
-        self._deadline_s = deadline_s
-        self._number: object = None  # number of the event that the rank waits for
-        self._since = 0.0
-        self._printed = False
-
-    def check(self, number: object, what: str, who: Callable[[], str]) -> None:
-        """Abort the job if the wait for `what` exceeds the deadline; sleep a little if the wait is long.
-
-        A wait begins with the first check of its number.
-        """
-        now = time.monotonic()
-        if number != self._number:
-            self._number, self._since, self._printed = number, now, False
-        waited_s = now - self._since
-        if self._deadline_s is not None and waited_s > self._deadline_s:
-            abort.abort(
-                f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
-                f"{who()} does not take part"
-            )
-        if waited_s > abort.NOTICE_S and not self._printed:
-            self._printed = True
-            abort.print_wait(what, waited_s, who())
-        if waited_s > _SHORT_S:
-            time.sleep(_SLEEP_S)
-
-
-def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int = 0) -> None:
-    """Wait until `done()` is true: poll `polls` times, then yield the core and call `poll`, which may raise."""
-    polled = time.monotonic()
-    while not done():
-        polls -= 1
-        if polls >= 0:
-            continue
-        os.sched_yield()
-        now = time.monotonic()
-        if now - polled > POLL_S:
-            polled = now
-            poll()
-
-
-def polls_of(comm: MPI.Intracomm) -> int:
-    """Return how often a rank polls a flag before it yields its core (collective).
-
-    A rank polls less often if there are more ranks on this machine, whatever MPI calls a node, than cores for them.
-    """
-    machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
-    shared = ranks_per_core(machine) > 1
-    machine.Free()
-    return _POLLS_SHARED if shared else _POLLS
-
-
-def ranks_per_core(machine: MPI.Comm) -> int:
-    """Return how many ranks of one machine share a core at most (collective); 1 if there is a core for each."""
-    cores: list[set[int]] = machine.allgather(os.sched_getaffinity(0))
-    return max(ceil(ranks / len(shared)) for ranks, shared in enumerate(accumulate(cores, or_), 1))
-
-
-def _machine_number() -> int:
-    """Return a number that is equal for all processes of one kernel, also in containers and network namespaces."""
-    try:
-        identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        identity = platform.node().encode()
-    return zlib.crc32(identity) & 0x7FFFFFFF
 
 
 class FailureChannel:
