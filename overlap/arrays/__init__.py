@@ -3,9 +3,8 @@
 from ..checks import mask_problem, refuse_masks
 from ..ranks.objects import old_names
 from .blocks import Blocks, Box, Neighbour
-from .distarray import DistArray
+from .distarray import DistArray, overlaps_itself
 from .distribution import Distribution, part_of
-from .element_overlap import overlaps_itself
 from .exchange import mpi_type
 from .hdf5_storage import collective_section
 from .layout import AxisSwap, Layout, box_shape, contiguous, offset

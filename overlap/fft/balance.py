@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Weights
-from ..arrays.speeds import ROUND_S, ROUNDS
+from ..arrays.weights import ROUND_S, ROUNDS
 from ..timing.turns import seconds_of
 from .planning.candidates import Tunable
 from .planning.tournament import median_seconds, on_trial, seconds

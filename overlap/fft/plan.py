@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import DistArray, Weights, checked
-from ..arrays.speeds import MEASURE, speeds_of, weights_of
+from ..arrays.weights import MEASURE, speeds_of, weights_of
 from ..ranks.exclusive import thread_level
 from ..ranks.resource import marked_call
 from .arguments import record

@@ -11,8 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
-from ..arrays.speeds import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
-from ..arrays.weights import Weights, checked
+from ..arrays.weights import MEASURE, ROUND_S, ROUNDS, Weights, checked, speeds_of, weights_of
 from ..compiled import njit
 from ..ranks.interrupts import holding_signals
 from ..ranks.standalone_coordinator import StandaloneCoordinator

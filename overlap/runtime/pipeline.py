@@ -20,8 +20,7 @@ from .requests.learning import replayed
 from .requests.operations import Persistent, Request
 from .requests.requests import AsyncComm
 from .scheduling.job import Job
-from .threads.placement import COMMUNICATOR_THREAD, INLINE, PlacementChoice
-from .threads.threads import Threads
+from .threads.threads import COMMUNICATOR_THREAD, INLINE, PlacementChoice, Threads
 from .trace import CALLS
 
 SHORT_S = 500e-6  # calls that take less are compared by more trials: their times are noisy

@@ -26,7 +26,7 @@ from .requests.agreement import AGREEMENT, Agreements, Issued
 from .requests.operations import Operation, label_of
 from .scheduling.host import ARGUMENT_ERRORS, NotIssued, issue
 from .scheduling.job import AGREE, Failure, Job
-from .threads.placement import INLINE
+from .threads.threads import INLINE
 from .trace import CALLS
 
 _UNKNOWN_NS = 2**50  # computing of a call that has not been made yet

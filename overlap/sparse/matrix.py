@@ -14,7 +14,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.partition import block, length_of
-from ..arrays.powers import exponent_of, float_times_power, times_power
+from ..arrays.reductions import exponent_of, float_times_power, times_power
 from ..checks import count_problem, mask_problem
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
@@ -27,10 +27,10 @@ from ..ranks.interrupts import holding_signals
 from ..ranks.objects import Described
 from ..ranks.resource import Calls, CollectiveContext, Telling, marked_call
 from ..ranks.standalone_coordinator import StandaloneCoordinator
+from .kernels import ThreadPool
 from .node_collectives import NodeCollectives
 from .rows import TYPES, Rows, assembled, entries_problem, own_part, supported
 from .storage import Run, stored
-from .thread_pool import ThreadPool
 
 _FREEING = "freeing a matrix"
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..compiled import njit
+from ..lowlevel.memory import FAR, prefetch
 from . import kernels
 from .block_diagonals import BlockDiagonals
-from .prefetch import FAR, prefetch
 from .rows import Rows
 
 

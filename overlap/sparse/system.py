@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays.powers import exponent_of, float_times_power, times_power
+from ..arrays.reductions import exponent_of, float_times_power, times_power
 from ..checks import bound_problem, mask_problem, whole_problem
 from ..errors import InputError, RankError, RankLost
 from ..ranks.interrupts import held_signals

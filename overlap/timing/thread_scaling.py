@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,3 +80,12 @@ def _of_threads(row: Sequence[tuple[int, float]], threads: int) -> float:
     nearest, speedup = min(row, key=lambda entry: (abs(entry[0] - threads), entry[0]))
     serial = max(0.0, (1 / speedup - 1 / nearest) / (1 - 1 / nearest))
     return 1 / (serial + (1 - serial) / threads)
+
+
+def cpu_model() -> str:
+    """Return the processor's name according to the system."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -52,8 +52,7 @@ IMPORTERS = {
         "fft/engine/plane_brackets.py",
         "fft/engine/six_step.py",
         "sparse/block_diagonals.py",
-        "sparse/prefetch.py",
-        "sparse/row_sum.py",
+        "sparse/kernels.py",
     },
 }
 # Circles that are there for annotations alone, behind ``if TYPE_CHECKING``. The list only becomes shorter.

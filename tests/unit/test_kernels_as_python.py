@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import bsr_array, csr_array, random_array
 
-from overlap.sparse import colouring, kernels, polynomial, transfer
+from overlap.sparse import incomplete, kernels, polynomial, transfer
 
 ROWS = 13
 RNG = np.random.default_rng(3)
@@ -27,7 +27,7 @@ def python_of(module: Any) -> SimpleNamespace:
     return SimpleNamespace(**{name: one.py_func for name, one in vars(module).items() if hasattr(one, "py_func")})
 
 
-KERNELS, COLOURING, POLYNOMIAL, TRANSFER = map(python_of, (kernels, colouring, polynomial, transfer))
+KERNELS, INCOMPLETE, POLYNOMIAL, TRANSFER = map(python_of, (kernels, incomplete, polynomial, transfer))
 
 
 def vectors(count: int, dtype: str = "f8", shape: tuple[int, ...] = (ROWS,)) -> Any:
@@ -138,12 +138,12 @@ def test_sums_of_real_vectors():
 
 
 def test_colours(matrix):
-    colour = COLOURING._greedy(matrix.indptr, matrix.indices)
-    assert COLOURING._proper(matrix.indptr, matrix.indices, colour)
+    colour = INCOMPLETE._greedy(matrix.indptr, matrix.indices)
+    assert INCOMPLETE._proper(matrix.indptr, matrix.indices, colour)
     colour[:] = 0
-    assert not COLOURING._proper(matrix.indptr, matrix.indices, colour)
+    assert not INCOMPLETE._proper(matrix.indptr, matrix.indices, colour)
     chain = csr_array(np.eye(ROWS) + np.eye(ROWS, k=1) + np.eye(ROWS, k=-1))
-    level = COLOURING._levels(chain.indptr, chain.indices)
+    level = INCOMPLETE._levels(chain.indptr, chain.indices)
     assert sorted(level) == list(range(ROWS)) and (abs(np.diff(level)) == 1).all()
 
 

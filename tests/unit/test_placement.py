@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime.threads.placement import (
+from overlap.runtime.threads.threads import (
     COMMUNICATOR_THREAD,
     INLINE,
     INLINE_WITH_WORKERS,

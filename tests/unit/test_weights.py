@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.arrays import Layout, block, checked, checked_shares, combined, coordinates, length_of, shares
-from overlap.arrays.speeds import LEAST_GAIN, ROUNDS, speeds_of, weights_of
+from overlap.arrays.weights import LEAST_GAIN, ROUNDS, speeds_of, weights_of
 
 NUMBERS = (
     st.integers(1, 30)

@@ -20,7 +20,7 @@ import numpy as np
 from numba import carray, types
 
 from ...arrays import AxisSwap, chunks, length_of, stages
-from ...arrays.powers import float_times_power, in_range
+from ...arrays.reductions import float_times_power, in_range
 from ...compiled import CFunction
 from ...lowlevel.execute import execute
 from ...lowlevel.memory import address_of, pointer

@@ -28,7 +28,7 @@ from ...errors import InputError, note
 from ...files import user_folder
 from ...ranks.coordinator import Coordinator
 from ...runtime import Runtime
-from ...timing.processor import cpu_model
+from ...timing.thread_scaling import cpu_model
 from ..engine import fftw as local
 from ..engine.wisdom import joined, without
 from . import tuning_file as store

@@ -28,7 +28,7 @@ from ...ranks.interrupts import holding_signals
 from ...ranks.losses import detecting_loss, guarded
 from ...ranks.objects import Described, Uncopied
 from ...ranks.resource import Calls, marked_call
-from . import pieces, signatures
+from . import signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start
 
@@ -366,7 +366,7 @@ class AsyncComm(Uncopied, Described):
         same = operation if problem is None else None
         with detecting_loss(self._source, "the check of a communicator's arguments"):
             answers = self._source.allgather(
-                (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
+                (problem, same and signatures.collective_signature(same), same and signatures.pieces(same))
             )
         for rank, (rank_problem, _, _) in enumerate(answers):
             if rank_problem is not None:
@@ -376,7 +376,7 @@ class AsyncComm(Uncopied, Described):
         if len({shared for _, shared, _ in answers}) > 1:
             listed = ", ".join(f"{shared} (rank {rank})" for rank, (_, shared, _) in enumerate(answers))
             raise InputError(f"expected the same collective on all ranks, received {listed}")
-        if different := pieces.problem([piece for _, _, piece in answers]):
+        if different := signatures.pieces_problem([piece for _, _, piece in answers]):
             raise InputError(different)
 
     @holding_signals

@@ -34,11 +34,10 @@ from ...errors import CommunicatorsExhausted, RankLost, SliceError
 from ..requests.agreement import Agreements
 from ..requests.operations import Pending, Persistent, Start
 from ..requests.requests import TakeTurn
-from .blocking import Blocking
 from .host import HOST, Host, NotIssued, try_start
 from .polling import Polling
 from .slots import AT_BARRIER, END, FAILED, Slot, at_await
-from .waiting import Waiting
+from .waiting import Blocking, Waiting
 
 if TYPE_CHECKING:
     from ...ranks.losses import Guard

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from ...errors import RankLost, SliceError
+from ...lowlevel.memory import address_of, line_zeros
 from ...ranks.interrupts import held_signals
 from ...ranks.watchdog import abort_on
+from ..loop import words as w
+from ..loop.loop import dismiss, serve
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
-from .crew import Crew
-from .placement import COMMUNICATOR_THREAD, INLINE, INLINE_WITH_WORKERS
-from .priority import set_exact_timers, take_short_slices
-from .workers import Workers
+from .workers import Workers, begin_worker, set_exact_timers, take_short_slices
 
 if TYPE_CHECKING:
     from ...ranks.coordinator import Coordinator
@@ -69,7 +71,7 @@ class Threads:
         self._helpers: Workers | None = None
 
     def pool(self, placement: str, wait: str) -> Workers | None:
-        """Return the workers of a placement (see `placement`) for a job that waits this way, or None."""
+        """Return the workers of a placement (see `PlacementChoice`) for a job that waits this way, or None."""
         if placement == INLINE:
             return None
         if placement == INLINE_WITH_WORKERS:
@@ -181,3 +183,141 @@ def _communicate(jobs: SimpleQueue[Any], executor: Executor) -> None:
         outcome.append(error)
         done.ring()
         del outcome, done, error
+
+
+# ---- placements ----------------------------------------------------------------------------------
+#
+# Which threads run a call: a short call is over before all threads have woken.
+#
+# Each rank chooses by itself which thread calls MPI and which threads compute, because the MPI calls are the same.
+
+INLINE = "alone"  # the calling thread does everything
+INLINE_WITH_WORKERS = "helped"  # the calling thread calls MPI and is worker 0; the other workers compute beside it
+COMMUNICATOR_THREAD = "threads"  # the communicator thread calls MPI, all workers compute
+SHORT_S = 5e-3  # a shorter call may be faster with fewer threads: all placements are tried,
+SHORT_SLICE_S = 50e-6  # as for shorter slices, each of which threads pass to each other,
+TRIES = 3  # trials of each: the first one touches new memory or starts the threads
+
+
+class PlacementChoice:
+    """Chooses the placement of a pipeline's calls from the times of its last calls on this rank.
+
+    Parameters
+    ----------
+    workers : int
+    local : bool
+        There is nothing to hide, and slices wait for each other only by an `await`.
+    """
+
+    def __init__(self, workers: int, local: bool = False) -> None:
+        inline = [INLINE_WITH_WORKERS, INLINE] if workers > 1 else [INLINE]
+        self._several = inline if local else [COMMUNICATOR_THREAD, *inline]  # placements for several slices
+        self._single = inline[0]
+        self._count: int | None = None  # slices
+        self._taken_s: dict[tuple[str, str], list[float]] = {}  # (way to wait, placement) -> times of the first calls
+
+    def next(self, count: int, wait: str) -> str:
+        """Choose the placement of the next call, which has `count` slices."""
+        if wait == "off":
+            return INLINE
+        if count <= 1:
+            return self._single
+        if count != self._count:
+            self._count = count
+            self._taken_s.clear()
+        best = []
+        for placement in self._several:
+            taken_s = self._taken_s.setdefault((wait, placement), [])
+            if len(taken_s) < TRIES:
+                return placement
+            best.append(min(taken_s))
+            if best[-1] > _short_s(count):
+                return self._several[0]
+        return self._several[best.index(min(best))]
+
+    def took(self, count: int, wait: str, placement: str, seconds: float) -> None:
+        """Note the time of a call that has ended without an error."""
+        taken_s = self._taken_s.get((wait, placement))
+        if count != self._count or taken_s is None:
+            return
+        if len(taken_s) < TRIES:
+            taken_s.append(seconds)
+        elif seconds > 2 * _short_s(count) and placement != self._several[0]:
+            self._count = None  # calls have become longer: try all placements again
+
+
+def _short_s(count: int) -> float:
+    """Return the time below which a call of `count` slices may be faster with fewer threads."""
+    return max(SHORT_S, SHORT_SLICE_S * count)
+
+
+class Crew:
+    """Threads that sleep in compiled code until a call needs them. They are started by the first such call.
+
+    Parameters
+    ----------
+    workers : int
+        Threads that compute, the calling thread included: the crew has one less.
+    nice : int
+        Added to the threads' nice value.
+
+    Attributes
+    ----------
+    control : int
+        Address of the runtime's control, see `words`.
+    call : object
+        The call whose Python functions the threads call.
+    """
+
+    def __init__(self, workers: int, nice: int) -> None:
+        self._workers, self._nice = workers, nice
+        self._memory = line_zeros(8 * (w.WORKERS + w.LINE_WORDS * workers)).view(np.int64)
+        self.control = address_of(self._memory)
+        self._shared: list[Any] = [None]
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def call(self) -> Any:
+        return self._shared[0]
+
+    @call.setter
+    def call(self, call: Any) -> None:
+        self._shared[0] = call
+
+    def start(self) -> None:
+        """Start the threads, if that has not been done."""
+        if self._threads:
+            return
+        self._threads = [
+            threading.Thread(
+                target=_serve,
+                args=(self._memory, self._shared, worker, self._nice),
+                daemon=True,
+                name=f"worker {worker}",
+            )
+            for worker in range(1, self._workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Have all threads end, without waiting for them. No call may be under way."""
+        dismiss(self.control)
+
+    def close(self) -> None:
+        """End and join the threads. No call may be under way."""
+        self.end()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+
+def _serve(memory: np.ndarray, shared: list[Any], worker: int, nice: int) -> None:
+    """Serve calls in a thread, which keeps the control's memory alive."""
+    begin_worker(worker, nice)
+    slot, control = w.NONE, address_of(memory)
+    try:
+        while (slot := serve(control, worker, slot)) != w.LEFT:
+            shared[0].call_python(slot)
+    except BaseException as error:
+        abort_on(error)

@@ -23,7 +23,7 @@ from ...fft.engine.fftw import zeros
 from ...fft.engine.lines import LineTransform
 from ...runtime import Runtime
 from ...runtime.scheduling.host import WakeEvent
-from ...runtime.threads.priority import set_exact_timers, take_short_slices
+from ...runtime.threads.workers import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
 from ...timing.thread_scaling import ThreadScaling

@@ -12,9 +12,9 @@ from mpi4py import MPI
 
 from ...arrays import block
 from ...compiled import njit
+from ...lowlevel.memory import FAR, prefetch
 from ...sparse import Matrix
 from ...sparse.kernels import product_of_3
-from ...sparse.prefetch import FAR, prefetch
 from ...sparse.rows import Rows
 from ...sparse.storage import ByRows, Run
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ... import files
 from ...errors import InputError
-from ...timing.processor import cpu_model
+from ...timing.thread_scaling import cpu_model
 
 FORMAT, SCHEMA = "overlap-report", 4
 LIMIT_NBYTES = 2**28
