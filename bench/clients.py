@@ -7,19 +7,18 @@ pylops-mpi, a problem of pySDC, and steps of Dedalus. All columns of a row are m
 Rounds alternate, after those in which our plans choose their settings; medians of them are printed, and ratios to ours.
 """
 
-import argparse
 import contextlib
 import io
 import logging
 import sys
-import time
 from functools import partial
 from importlib.util import find_spec
-from statistics import median
 
-from overlap import files
-from overlap.tools import launch
+import numpy as np
+
 from overlap.tools.bench import report
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import alike, medians, seconds_of
 from overlap.tools.bench.table import markdown
 
 FIELDS = ((64, 64, 64), (128, 128, 128), (1024, 1024), (2048, 2048))
@@ -28,20 +27,6 @@ CONVECTION, BOX = ((128, 64), (512, 128)), (32, 64)  # Dedalus'
 SETTLING = 120, 20  # first rounds of transforms and of steps, in which our plans compare settings
 OURS, THEIRS = "overlap", "mpi4py-fft"
 CLIENTS = ("fluidfft", "fluidsim", "pylops_mpi", "pySDC", "dedalus")
-
-
-def alternating(comm, runs, rounds, settling):
-    """Median times of functions that take turns, of the slowest rank."""
-    from mpi4py import MPI
-
-    seconds = {name: [] for name in runs}
-    for _ in range(settling + rounds):
-        for name, run in runs.items():
-            comm.Barrier()
-            started = time.perf_counter()
-            run()
-            seconds[name].append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
-    return {name: median(values[settling:]) for name, values in seconds.items()}
 
 
 def classes(dimensions, ranks):
@@ -55,7 +40,6 @@ def classes(dimensions, ranks):
 
 def transforms(comm, shape):
     """Functions that transform a field forward and backward, after a look at what comes back."""
-    import numpy as np
     from fluidfft import create_fft_object
 
     def made(name):
@@ -77,7 +61,6 @@ def transforms(comm, shape):
 
 def steps(comm, points):
     """Functions that make a step of the same flow, and one that compares the energies."""
-    import numpy as np
     from fluidsim.solvers.ns3d.solver import Simul as TheirSimul
 
     from overlap.compat.fluidsim import Simul
@@ -109,9 +92,8 @@ def steps(comm, points):
     return {column: sim.time_stepping.one_time_step for column, sim in sims.items()}, compare
 
 
-def on_both(package, make):
+def on_both(comm, package, make):
     """Make functions of a package that imports mpi4py-fft: on ours and on theirs, with the same results."""
-    import numpy as np
 
     from overlap.compat.mpi4py_fft import stand_in
 
@@ -122,8 +104,7 @@ def on_both(package, make):
         if column == OURS:
             stand_in()
         made[column] = make()
-    ours, theirs = (np.asarray(made[column]()) for column in (OURS, THEIRS))
-    assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max()
+    alike(comm, {column: made[column]() for column in (THEIRS, OURS)}, 1e-12)
     return {column: made[column] for column in (OURS, THEIRS)}
 
 
@@ -131,7 +112,6 @@ def operators(comm, shape):
     """Functions that apply an FFT operator of pylops-mpi and its adjoint to a complex field."""
 
     def made():
-        import numpy as np
         from pylops_mpi import DistributedArray
         from pylops_mpi.signalprocessing import MPIFFT2D, MPIFFTND
 
@@ -141,7 +121,7 @@ def operators(comm, shape):
         field[:] = np.random.default_rng(comm.rank).random(field.local_shape)
         return lambda: (operator.H @ (operator @ field)).local_array
 
-    return on_both("pylops_mpi", made)
+    return on_both(comm, "pylops_mpi", made)
 
 
 def problems(comm, shape):
@@ -159,10 +139,10 @@ def problems(comm, shape):
 
         return step
 
-    return on_both("pySDC", made)
+    return on_both(comm, "pySDC", made)
 
 
-def convection(d3, np, points):
+def convection(d3, points):
     """Dedalus' solver of Rayleigh-Benard convection in two dimensions, and its fields."""
     coords = d3.CartesianCoordinates("x", "z")
     dist = d3.Distributor(coords, dtype=np.float64)
@@ -188,7 +168,7 @@ def convection(d3, np, points):
     return problem.build_solver(d3.RK222), (u, b)
 
 
-def box(d3, np, points):
+def box(d3, points):
     """Dedalus' solver of a flow in a periodic box, and its field."""
     coords = d3.CartesianCoordinates("x", "y", "z")
     dist = d3.Distributor(coords, dtype=np.float64)
@@ -207,7 +187,6 @@ def box(d3, np, points):
 def of_dedalus(comm, make, points):
     """Functions that make a step of the same flow, and one that compares the fields."""
     import dedalus.public as d3
-    import numpy as np
 
     from overlap.compat import dedalus as ours
 
@@ -215,7 +194,7 @@ def of_dedalus(comm, make, points):
     made = {}
     for name, start in ((OURS, ours.use), ("Dedalus", ours.leave)):
         start()
-        made[name] = make(d3, np, points)
+        made[name] = make(d3, points)
 
     def compare():
         for found, expected in zip(*(fields for _, fields in made.values())):
@@ -224,87 +203,56 @@ def of_dedalus(comm, make, points):
     return {name: partial(solver.step, 1e-4) for name, (solver, _) in made.items()}, compare
 
 
-def measure(rounds, quick, clients):
-    """Time everything on this rank."""
-    import mpi4py
+def measure(comm, given):
+    """The records of everything that is asked for."""
 
-    mpi4py.rc.thread_level = "serialized"
-    from mpi4py import MPI
+    def record(case, runs, settling, compare=lambda: None):
+        found = medians(seconds_of(comm, runs, given.rounds, warm=settling))
+        compare()
+        return {"case": case, "seconds": found}
 
-    comm = MPI.COMM_WORLD
-    of_transforms, of_steps = (2, 2) if quick else SETTLING
+    of_transforms, of_steps = (2, 2) if given.quick else SETTLING
+    shorter = 8 if given.quick else 1
     of_fields = {
         "fluidfft": ("fft and ifft, {}", transforms, FIELDS),
         "pylops_mpi": ("FFT operator of pylops-mpi and its adjoint, {}", operators, FIELDS[:3]),
         "pySDC": ("step of pySDC's Schroedinger problem, {}", problems, FIELDS[:3]),
     }
-    for client in clients:
-        for shape in of_fields[client][2] if client in of_fields else ():
-            shape = tuple(length // 8 for length in shape) if quick else shape
-            what, runs, _ = of_fields[client]
-            found = alternating(comm, runs(comm, shape), rounds, of_transforms)
-            if comm.rank == 0:
-                launch.tell({what.format(" x ".join(map(str, shape))): found})
+    for client in given.clients:
+        what, make, shapes = of_fields.get(client, ("", None, ()))
+        for shape in shapes:
+            shape = tuple(length // shorter for length in shape)
+            yield record(what.format(" x ".join(map(str, shape))), make(comm, shape), of_transforms)
     flows = [(convection, points) for points in CONVECTION] + [(box, points) for points in BOX]
-    for make, points in flows[:: 2 if quick else 1] if "dedalus" in clients else ():
+    for make, points in flows[:: 2 if given.quick else 1] if "dedalus" in given.clients else ():
+        flow = f"box, {points}^3" if make is box else f"Rayleigh-Benard, {points[0]} x {points[1]}"
         runs, compare = of_dedalus(comm, make, points)
-        found = alternating(comm, runs, rounds, of_steps)
-        compare()
-        if comm.rank == 0:
-            flow = f"box, {points}^3" if make is box else f"Rayleigh-Benard, {points[0]} x {points[1]}"
-            launch.tell({f"step of Dedalus, {flow}": found})
-    for points in SOLVERS if "fluidsim" in clients else ():
-        runs, compare = steps(comm, points // 4 if quick else points)
-        found = alternating(comm, runs, rounds, of_steps)
-        compare()
-        if comm.rank == 0:
-            launch.tell({f"step of ns3d, {points // 4 if quick else points}^3": found})
+        yield record(f"step of Dedalus, {flow}", runs, of_steps, compare)
+    for points in SOLVERS if "fluidsim" in given.clients else ():
+        points //= 4 if given.quick else 1
+        runs, compare = steps(comm, points)
+        yield record(f"step of ns3d, {points}^3", runs, of_steps, compare)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--link", metavar="RATE", help="of shaped links between the ranks; default: shared memory")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument(
-        "--clients", nargs="+", choices=CLIENTS, default=[name for name in CLIENTS if find_spec(name)], metavar="NAME"
-    )
-    parser.add_argument("--quick", action="store_true", help="small: only to see it work")
-    parser.add_argument("--out", metavar="FILE.md", help="default: print it")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
-        measure(options.rounds, options.quick, options.clients)
-        return
-    found = {}
-    command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds), "--clients", *options.clients]
-    command += ["--quick"] * options.quick
-    job = {"ranks": options.ranks, "link": options.link, "deadline_s": 900}
-    if launch.run_ranks(command, **job, on_line=launch.listening(found.update)):
-        raise SystemExit("the ranks failed")
-    columns = list(dict.fromkeys(name for times in found.values() for name in times))
-    rows = [
-        (
-            what,
-            *(
-                ""
-                if name not in times
-                else f"{1e3 * times[name]:.1f} ms"
-                if name == OURS
-                else f"{1e3 * times[name]:.1f} ms: {times[name] / times[OURS]:.2f}x"
-                for name in columns
-            ),
-        )
-        for what, times in found.items()
-    ]
-    where = (
-        f"{options.ranks} rank(s), {options.link or 'no'} links, {report.machine()['cpu']}, commit {report.commit()}"
-    )
-    text = f"{where}; medians of {options.rounds} alternating rounds\n\n{markdown(('', *columns), rows)}\n"
-    if options.out:
-        files.write(options.out, text)
-    print(text)
+def text(records, given):
+    """The table."""
 
+    def cell(times, name):
+        if name not in times:
+            return ""
+        return f"{1e3 * times[name]:.1f} ms" + ("" if name == OURS else f": {times[name] / times[OURS]:.2f}x")
+
+    columns = list(dict.fromkeys(name for record in records for name in record["seconds"]))
+    rows = [(record["case"], *(cell(record["seconds"], name) for name in columns)) for record in records]
+    link = records[0]["link"]
+    where = f"{given.ranks} rank(s), {'no' if link == 'shm' else link} links, {report.machine()['cpu']}, commit"
+    rounds = f"{report.commit()}; medians of {given.rounds} alternating rounds"
+    return f"{where} {rounds}\n\n{markdown(('', *columns), rows)}"
+
+
+PAGE = Page(__doc__, measure, text=text, rounds=9, quick={})
+INSTALLED = [name for name in CLIENTS if find_spec(name)]
+PAGE.add("--clients", nargs="+", choices=CLIENTS, default=INSTALLED, metavar="NAME")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -1,6 +1,6 @@
 """Latency of the collectives by remote writes beside MPI's: each from Python and from inside a compiled loop.
 
-    mpiexec -n 2 python bench/collectives.py [--json FILE] [--thread-level multiple] [--nbytes 8 1024]
+    python bench/collectives.py [--json FILE] [--thread-level multiple] [--nbytes 8 1024]
     overlap links --hosts 2 --ranks 4 -- python bench/collectives.py --nbytes 8 1024
 
 Microseconds per call, the slowest rank's, in the median of rounds in which all take turns; and how many times as long
@@ -11,32 +11,16 @@ MPI's own functions take without Python (``mpi_c_us``) is measured in a compiled
 addresses in the library.
 """
 
-import argparse
 import ctypes
 import json
-import os
-import platform
+import sys
+from pathlib import Path
 from time import perf_counter
 
 import mpi4py
 
-COLLECTIVES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allreduce", "allreduce")
-
-
-def options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="write the cases to it, beside those that it has")
-    parser.add_argument("--thread-level", choices=("serialized", "multiple"), default="serialized")
-    parser.add_argument("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
-    parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
-    parser.add_argument("--max-nbytes", type=int, default=2**16, help="of a slot in the window")
-    parser.add_argument("--round-s", type=float, default=0.003, help="seconds of one round")
-    parser.add_argument("--rounds", type=int, default=15)
-    return parser.parse_args()
-
-
-OPTIONS = options()
-mpi4py.rc.thread_level = OPTIONS.thread_level  # before MPI is imported, which starts it
+if "multiple" not in sys.argv:
+    mpi4py.rc.thread_level = "serialized"  # before MPI is imported, which starts it
 
 import numba
 import numpy as np
@@ -44,6 +28,10 @@ from mpi4py import MPI
 
 from overlap.collectives import Collectives
 from overlap.compiled import njit
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import turns
+
+COLLECTIVES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allreduce", "allreduce")
 
 
 @njit
@@ -147,7 +135,7 @@ def python_calls(target, name, size, block, other, pieces):
     return run
 
 
-def rounds_us(comm, fast, runs):
+def rounds_us(comm, fast, runs, given):
     """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that
     sets its length.
     """
@@ -160,74 +148,32 @@ def rounds_us(comm, fast, runs):
         run(calls)
         return (perf_counter() - started) / calls
 
-    for run in runs:
+    def timing(run):
         run(1)  # compiles
-    each = [comm.bcast(max(20, int(OPTIONS.round_s / max(seconds(run, 20), 1e-8)))) for run in runs]
-    return 1e6 * np.array(
-        [
-            [comm.allreduce(seconds(run, calls), MPI.MAX) for run, calls in zip(runs, each)]
-            for _ in range(OPTIONS.rounds)
-        ]
-    )
+        calls = comm.bcast(max(20, int(given.round_s / max(seconds(run, 20), 1e-8))))
+        return lambda: 1e6 * comm.allreduce(seconds(run, calls), MPI.MAX)
+
+    return {name: np.array(us) for name, us in turns({k: timing(run) for k, run in runs.items()}, given.rounds).items()}
 
 
-def case(comm, fast, name, nbytes):
+def record_of(comm, fast, name, nbytes, given):
     """One line of the table."""
     size = comm.size
     block = np.ones(max(1, nbytes // 8))  # no zeros, for which the system has one page until something is written there
     arrays = block, np.ones_like(block), np.ones((size, block.size))
     place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
-    python, njit, mpi_c, mpi4py = rounds_us(
-        comm,
-        fast,
-        [
-            python_calls(fast, name, size, *arrays),
-            lambda calls: compiled(fast, place, calls, size, *arrays),
-            lambda calls: mpi_compiled(*handles, place, calls, size, *arrays),
-            python_calls(comm, name, size, *arrays),
-        ],
-    ).T
-    python_us, njit_us, mpi_c_us, mpi4py_us, mpi_c_x, mpi4py_x = (
-        float(np.median(rounds)) for rounds in (python, njit, mpi_c, mpi4py, mpi_c / njit, mpi4py / python)
-    )
-    return {
-        "collective": name,
-        "nbytes": nbytes,
-        "ranks": size,
-        "python_us": python_us,
-        "njit_us": njit_us,
-        "mpi_c_us": mpi_c_us,
-        "mpi_c_x": mpi_c_x,
-        **{key: {OPTIONS.thread_level: value} for key, value in (("mpi4py_us", mpi4py_us), ("mpi4py_x", mpi4py_x))},
+    runs = {
+        "python": python_calls(fast, name, size, *arrays),
+        "njit": lambda calls: compiled(fast, place, calls, size, *arrays),
+        "mpi_c": lambda calls: mpi_compiled(*handles, place, calls, size, *arrays),
+        "mpi4py": python_calls(comm, name, size, *arrays),
     }
-
-
-def shown(case):
-    """A case as a line."""
-    level = OPTIONS.thread_level
-    flat = {key: value[level] if isinstance(value, dict) else value for key, value in case.items()}
-    return (
-        "  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in flat.items())
-        + f" ({level})"
-    )
-
-
-def keep(path, cases):
-    """Write the cases; those that the file has of the other thread level keep that level's time."""
-    content = {"machine": platform.processor() or platform.machine(), "mpi": MPI.Get_library_version(), "cases": []}
-    if os.path.exists(path):
-        with open(path) as file:
-            content = json.load(file)
-
-    def key(case):
-        return case["collective"], case["nbytes"], case["ranks"]
-
-    kept = {key(case): case for case in content["cases"]}
-    for case in cases:
-        before = kept.get(key(case), {})
-        kept[key(case)] = case | {name: before.get(name, {}) | case[name] for name in ("mpi4py_us", "mpi4py_x")}
-    with open(path, "w") as file:
-        json.dump(content | {"cases": list(kept.values())}, file, indent=1)
+    us = rounds_us(comm, fast, runs, given)
+    median = {f"{key}_us": float(np.median(values)) for key, values in us.items()}
+    over = {"mpi_c_x": us["mpi_c"] / us["njit"], "mpi4py_x": us["mpi4py"] / us["python"]}
+    median |= {key: float(np.median(values)) for key, values in over.items()}
+    by_level = {key: {given.thread_level: median[key]} for key in ("mpi4py_us", "mpi4py_x")}
+    return {"collective": name, "nbytes": nbytes, "ranks": size} | median | by_level
 
 
 def check(comm):
@@ -239,19 +185,43 @@ def check(comm):
     assert (sums == comm.size * (comm.size + 1) / 2).all(), sums
 
 
-def main():
-    comm = MPI.COMM_WORLD
+def measure(comm, given):
+    """The records of all collectives and sizes, and those of the file; times of other thread levels stay in them."""
     check(comm)
-    cases = []
-    with Collectives(comm, max_nbytes=OPTIONS.max_nbytes) as fast:
-        for name in OPTIONS.collectives:
-            for nbytes in OPTIONS.nbytes[:1] if name in ("Barrier", "allreduce") else OPTIONS.nbytes:
-                cases.append(case(comm, fast, name, nbytes))
-                if comm.rank == 0:
-                    print(shown(cases[-1]), flush=True)
-    if OPTIONS.json and comm.rank == 0:
-        keep(OPTIONS.json, cases)
+    kept = {}
+    if given.json and Path(given.json).exists():
+        kept = {key(one): one for one in json.loads(Path(given.json).read_text())["cases"]}
+    with Collectives(comm, max_nbytes=given.max_nbytes) as fast:
+        for name in given.collectives:
+            for nbytes in given.nbytes[:1] if name in ("Barrier", "allreduce") else given.nbytes:
+                record = record_of(comm, fast, name, nbytes, given)
+                before = kept.pop(key(record), {})
+                yield record | {both: before.get(both, {}) | record[both] for both in ("mpi4py_us", "mpi4py_x")}
+    yield from kept.values()
 
+
+def key(record):
+    """What tells records apart."""
+    return record["collective"], record["nbytes"], record["ranks"]
+
+
+def line(record):
+    """A record as a line."""
+    cells = {
+        f"{name} ({level})" if level else name: value
+        for name, values in record.items()
+        for level, value in (values if isinstance(values, dict) else {"": values}).items()
+    }
+    return "  ".join(
+        f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}" for name, value in cells.items()
+    )
+
+
+PAGE = Page(__doc__, measure, line, rounds=15)
+PAGE.add("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
+PAGE.add("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
+PAGE.add("--max-nbytes", type=int, default=2**16, help="of a slot in the window")
+PAGE.add("--round-s", type=float, default=0.003, help="seconds of one round")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -7,110 +7,71 @@ does: ``plan.forward(u, uh)``, ``plan.backward(uh, u)``, scaled. Rounds alternat
 choose their settings; results are compared.
 """
 
-import argparse
 import sys
-import time
-from statistics import median
+from functools import partial
 
-from overlap import files
-from overlap.tools import launch
-from overlap.tools.bench.table import markdown
+import numpy as np
 
-LINKS = None, "2gbit"
+from overlap.compat import mpi4py_fft as ours
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import alike, medians, seconds_of
+from overlap.tools.bench.table import markdown, place
+
 CASES = {
-    "256^3, c2c": dict(shape=(256, 256, 256), dtype="D"),
-    "256^3, r2c": dict(shape=(256, 256, 256), dtype="d"),
-    "64 x 512 x 512, axes (1, 2), grid (1, -1), c2c": dict(shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="D"),
-    "64 x 512 x 512, axes (1, 2), grid (1, -1), r2c": dict(shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="d"),
+    f"{words}, {kind}": {**options, "dtype": dtype}
+    for words, options in {
+        "256^3": dict(shape=(256, 256, 256)),
+        "64 x 512 x 512, axes (1, 2), grid (1, -1)": dict(shape=(64, 512, 512), axes=(1, 2), grid=(1, -1)),
+    }.items()
+    for kind, dtype in (("c2c", "D"), ("r2c", "d"))
 }
-
-
 SETTLING = 90  # first calls, in which our plans compare settings
 
 
-def measure(rounds, quick):
-    """Time all cases on this rank."""
-    import mpi4py_fft
-    import numpy as np
-    from mpi4py import MPI
+def measure(comm, given):
+    """The records of all cases."""
+    import mpi4py_fft as theirs
 
-    from overlap.compat import mpi4py_fft as ours
-
-    comm = MPI.COMM_WORLD
     for name, options in CASES.items():
-        if quick:
+        if given.quick:
             options = options | {"shape": tuple(max(length // 8, 8) for length in options["shape"])}
-        columns, results = {}, {}
-        for library, module in (("overlap", ours), ("mpi4py-fft", mpi4py_fft)):
+        runs, plans, fields, spectra = {}, [], {}, {}
+        for library, module in (("overlap", ours), ("mpi4py-fft", theirs)):
             plan = module.PFFT(comm, **options)
-            u = module.newDistArray(plan, False)
-            uh = module.newDistArray(plan, True)
-            whole = np.random.default_rng(1).random(options["shape"])
-            u[...] = whole[plan.local_slice(False)]
-            results[library] = plan, u, uh, np.array(u)
-            columns[library, "forward"] = lambda plan=plan, u=u, uh=uh: plan.forward(u, uh)
-            columns[library, "backward"] = lambda plan=plan, u=u, uh=uh: plan.backward(uh, u)
-        seconds = {key: [] for key in columns}
-        for (library, _), run in columns.items():
-            for _ in range(SETTLING if library == "overlap" else 1):
+            plans.append(plan)
+            u, uh = module.newDistArray(plan, False), module.newDistArray(plan, True)
+            u[...] = np.random.default_rng(1).random(options["shape"])[plan.local_slice(False)]
+            fields |= {"given": fields.get("given", np.array(u)), library: u}
+            spectra[library] = uh
+            runs[f"{library}, forward"] = partial(plan.forward, u, uh)
+            runs[f"{library}, backward"] = partial(plan.backward, uh, u)
+        for _ in range(SETTLING):
+            for run in list(runs.values())[:2]:
                 run()
-        for _ in range(rounds):
-            for key, run in columns.items():
-                comm.Barrier()
-                started = time.perf_counter()
-                run()
-                seconds[key].append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
-        for _, u, _, before in results.values():
-            assert comm.allreduce(np.abs(np.asarray(u) - before).max(), MPI.MAX) < 1e-13
-        spectra = [np.asarray(results[library][2]) for library in results]
-        assert comm.allreduce(np.abs(spectra[0] - spectra[1]).max(), MPI.MAX) < 1e-13
-        for plan, *_ in results.values():
+        seconds = seconds_of(comm, runs, given.rounds)
+        plans[0].forward(fields["overlap"], spectra["overlap"])
+        plans[1].forward(fields["mpi4py-fft"], spectra["mpi4py-fft"])
+        alike(comm, fields, 1e-13)
+        alike(comm, spectra, 1e-13)
+        for plan in plans:
             plan.destroy()
-        if comm.rank == 0:
-            launch.tell({name: {f"{library}, {way}": median(values) for (library, way), values in seconds.items()}})
+        yield {"case": name, "seconds": medians(seconds)}
 
 
-def launched(link, options):
-    """The times of all cases on two ranks of a link."""
-    found = {}
-    command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds)]
-    if launch.run_ranks(
-        command + ["--quick"] * options.quick,
-        ranks=2,
-        link=link,
-        deadline_s=500,
-        on_line=launch.listening(found.update),
-    ):
-        raise SystemExit("the ranks failed")
-    return found
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="small: only to see it work")
-    parser.add_argument("--out", metavar="FILE.md", help="default: print it")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
-        measure(options.rounds, options.quick)
-        return
+def text(records, given):
+    """The table."""
     rows = []
-    for link in LINKS:
-        for name, times in launched(link, options).items():
-            cells = []
-            for way in ("forward", "backward"):
-                theirs, here = times[f"mpi4py-fft, {way}"], times[f"overlap, {way}"]
-                cells.append(f"{1e3 * theirs:.0f}, {1e3 * here:.0f}: {theirs / here:.2f}x")
-            rows.append((name, link or "shared memory", *cells))
-    text = (
-        markdown(("plan", "between the ranks", "forward: mpi4py-fft, overlap", "backward: mpi4py-fft, overlap"), rows)
-        + "\n"
-    )
-    if options.out:
-        files.write(options.out, text)
-    print(text)
+    for record in records:
+        cells = []
+        for way in ("forward", "backward"):
+            theirs_s, ours_s = (record["seconds"][f"{library}, {way}"] for library in ("mpi4py-fft", "overlap"))
+            cells.append(f"{1e3 * theirs_s:.0f}, {1e3 * ours_s:.0f}: {theirs_s / ours_s:.2f}x")
+        rows.append((record["case"], place(record), *cells))
+    head = "plan", "between the ranks", *(f"{way}: mpi4py-fft, overlap" for way in ("forward", "backward"))
+    return markdown(head, rows)
 
+
+PAGE = Page(__doc__, measure, text=text, links=("shm", "2gbit"), rounds=5, quick={})
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

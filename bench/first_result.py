@@ -7,15 +7,15 @@ the caches (compiled code, settings, FFTW's wisdom) and is told apart, ``cold_s`
 ``first_result_s`` is the whole from the first line of the program on, ``process_s`` with Python's own start.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
-from statistics import median
 from time import perf_counter
+
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import medians
 
 PROGRAM = """
 from time import perf_counter
@@ -38,12 +38,12 @@ print(json.dumps({"import_s": imported - begun, "mpi_s": started - imported, "pl
 """
 
 
-def run(effort, shape, cache):
+def run(given, cache):
     """One process: its record."""
     core = min(os.sched_getaffinity(0))
     started_s = perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps([effort, shape])],
+        [sys.executable, "-c", PROGRAM, json.dumps([None if given.effort == "none" else given.effort, given.shape])],
         capture_output=True,
         text=True,
         check=True,
@@ -54,32 +54,31 @@ def run(effort, shape, cache):
     return json.loads(done.stdout) | {"process_s": perf_counter() - started_s}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--effort", default="measure", choices=("none", "estimate", "measure", "patient"))
-    parser.add_argument("--shape", type=int, nargs="+", default=[64, 512, 512])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    options = parser.parse_args()
-    effort = None if options.effort == "none" else options.effort
+def here(given):
+    """The record."""
     with tempfile.TemporaryDirectory() as cache:
-        cold = run(effort, options.shape, cache)
-        warm = [run(effort, options.shape, cache) for _ in range(options.rounds)]
-    record = {
-        "case": f"FFT2 {' x '.join(map(str, options.shape))}, effort {options.effort}",
+        cold = run(given, cache)
+        warm = [run(given, cache) for _ in range(given.rounds)]
+    yield {
+        "case": f"FFT2 {' x '.join(map(str, given.shape))}, effort {given.effort}",
         "cold_s": cold["first_result_s"],
         "cold_plan_s": cold["plan_s"],
-        **{name: median(one[name] for one in warm) for name in warm[0]},
+        **medians({name: [one[name] for one in warm] for name in warm[0]}),
     }
-    print(
-        f"{record['case']}: first result after {record['first_result_s']:.2f} s (import {record['import_s']:.2f}, MPI "
-        f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} "
-        "with "
-        f"Python's start; with cold caches {record['cold_s']:.2f}"
-    )
-    if options.json:
-        options.json.write_text(json.dumps({"cases": [record], "rounds": options.rounds}, indent=1) + "\n")
 
+
+def line(record):
+    """The record as text."""
+    parts = ", ".join(f"{name} {record[f'{name}_s']:.2f}" for name in ("import", "mpi", "plan", "call"))
+    return (
+        f"{record['case']}: first result after {record['first_result_s']:.2f} s ({parts}), "
+        f"{record['process_s']:.2f} with Python's start; with cold caches {record['cold_s']:.2f}"
+    )
+
+
+PAGE = Page(__doc__, line=line, here=here, rounds=5)
+PAGE.add("--effort", default="measure", choices=("none", "estimate", "measure", "patient"))
+PAGE.add("--shape", type=int, nargs="+", default=[64, 512, 512])
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -2,8 +2,8 @@
 
     python bench/overhead.py [--ranks 2] [--rounds 15] [--calls 300] [--slices 2000] [--json FILE] [--quick]
 
-Starts its own ranks, each pinned to a core. For each way to wait, beside the bare MPI call of the same
-kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in microseconds:
+For each way to wait, beside the bare MPI call of the same kind (blocking for ``off`` and ``block``, nonblocking and hot
+for ``poll``), in microseconds:
 
 * ``call_us``: one call of a pipeline of one slice that awaits one `Alltoall` of 16 bytes, with a skeleton
   and without one (then every call learns what it awaits);
@@ -19,301 +19,187 @@ kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in 
 * ``python_us``: a loop of 300 additions in Python, which has nothing to do with the library: where it takes
   twice as long in one round as in another, the cores were not the ranks' own.
 
-Everything is timed in every round, in an order rotated from round to round: medians over the rounds (range)
-of the slowest rank. With ``--json`` a list ``cases``, one entry for each way to wait and kind.
+Everything takes turns: medians over the rounds (range) of the slowest rank, one record for each way to wait.
 """
 
-import argparse
-import json
-import os
 import sys
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from statistics import median
-from time import perf_counter
 
-from overlap.tools import launch
+import numpy as np
+from mpi4py import MPI
 
-WAITS = ("off", "block", "poll")
+import overlap
+from overlap.collectives import Collectives
+from overlap.collectives.collectives import operation_number
+from overlap.sparse import diffusion
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import seconds_of
+
 SHORT = 8  # slices of a short job
+NUMBERS = {op.handle: operation_number(op) for op in (MPI.SUM, MPI.MIN, MPI.MAX)}
 
 
-# ---- on the ranks --------------------------------------------------------------------------------
+class RemoteWrites(MPI.Intracomm):
+    """A communicator for a runtime whose blocking reductions go by remote writes, and not by MPI."""
+
+    def Dup(self, info=MPI.INFO_NULL):
+        twin = super().Dup(info)
+        twin.fast = Collectives(twin)
+        return twin
+
+    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        values = np.frombuffer(recvbuf, getattr(recvbuf, "typecode", None) or recvbuf.dtype)
+        self.fast.Allreduce(values, values, NUMBERS[op.handle])
+
+    def Free(self):
+        self.fast.free()
+        super().Free()
 
 
-def rotated_rounds(comm, functions, rounds):
-    """Seconds of each function in each round, {name: list}, of the slowest rank; one more warms up."""
-    seconds = {name: [] for name in functions}
-    names = list(functions)
-    for number in range(rounds + 1):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            comm.Barrier()
-            started_s = perf_counter()
-            functions[name]()
-            took_s = perf_counter() - started_s
-            if number:
-                seconds[name].append(max(comm.allgather(took_s)))
-    return seconds
+def repeated(call, calls):
+    """So many calls of a function."""
+    for _ in range(calls):
+        call()
 
 
-def bare(comm, wait, calls):
-    """The MPI calls of so many awaits, and nothing else."""
-    import numpy as np
-
+def bare(comm, wait):
+    """The MPI call of an await, and nothing else."""
     send, receive = np.zeros((2, 2))
 
-    def run():
-        for _ in range(calls):
-            if wait == "poll":
-                request = comm.Ialltoall(send, receive)
-                while not request.Test():
-                    pass
-            else:
-                comm.Alltoall(send, receive)
+    def hot():
+        request = comm.Ialltoall(send, receive)
+        while not request.Test():
+            pass
 
-    return run
+    return hot if wait == "poll" else partial(comm.Alltoall, send, receive)
 
 
-def additions(calls):
-    """So many loops of additions."""
-
-    def run():
-        for _ in range(calls):
-            total = 0
-            for number in range(300):
-                total += number
-
-    return run
+def additions():
+    """A loop of additions."""
+    total = 0
+    for number in range(300):
+        total += number
 
 
-def pipeline(runtime, wait, calls, slices, learned=False):
-    """So many calls of a pipeline of so many slices, each with one exchange of 16 bytes."""
-    import numpy as np
-
-    send, receive = np.zeros((2, 2 * runtime.comm.size // 2))
+def pipeline(runtime, wait, slices, learned=False):
+    """A call of a pipeline of so many slices, each with one exchange of 16 bytes."""
+    send, receive = np.zeros((2, runtime.comm.size))
 
     async def program(z):
         await runtime.comm.Alltoall(send, receive)
 
-    run = runtime.pipelined(program, skeleton=None if learned else program, wait=wait)
-    keys = range(slices)
-
-    def repeated():
-        for _ in range(calls):
-            run(keys)
-
-    return repeated
+    return partial(runtime.pipelined(program, skeleton=None if learned else program, wait=wait), range(slices))
 
 
-def by_remote_writes(comm):
-    """The communicator, for a runtime whose blocking reductions go by remote writes, and not by MPI."""
-    import numpy as np
-    from mpi4py import MPI
-
-    from overlap.collectives import Collectives
-
-    class RemoteWrites(MPI.Intracomm):
-        def Dup(self, info=MPI.INFO_NULL):
-            twin = super().Dup(info)
-            twin.fast = Collectives(twin)
-            return twin
-
-        def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
-            values = np.frombuffer(recvbuf, getattr(recvbuf, "typecode", None) or recvbuf.dtype)
-            self.fast.Allreduce(values, values, numbers[op.handle])
-
-        def Free(self):
-            self.fast.free()
-            super().Free()
-
-    from overlap.collectives.collectives import operation_number
-
-    numbers = {op.handle: operation_number(op) for op in (MPI.SUM, MPI.MIN, MPI.MAX)}
-    return RemoteWrites(comm)
-
-
-def plan_calls(runtime, stack, wait, calls, plans=1):
-    """So many calls, in turn, of plans that have next to nothing to do."""
-    import overlap
-
+def plan_call(runtime, stack, wait):
+    """A call of a plan that has next to nothing to do."""
     size = 4 * runtime.comm.size
     settings = {"wait": wait, "depth": 1, "chunk": 1, "in_flight": 1, "effort": "estimate"}
-    forwards = []
-    for _ in range(plans):
-        plan = stack.enter_context(overlap.FFT2(runtime, (1, size, size), settings=settings))
-        field, spectrum = plan.real.empty(), plan.spectrum.empty()
-        field[...] = 1
-        forwards.append((plan.forward, field, spectrum))
-
-    def run():
-        for _ in range(calls // plans):
-            for forward, field, spectrum in forwards:
-                forward(field, out=spectrum)
-
-    return run
+    plan = stack.enter_context(overlap.FFT2(runtime, (1, size, size), settings=settings))
+    field, spectrum = plan.real.empty(), plan.spectrum.empty()
+    field[...] = 1
+    return partial(plan.forward, field, out=spectrum)
 
 
-def bracket_calls(runtime, stack, wait, calls):
-    """So many calls of a bracket that has next to nothing to do."""
-    import overlap
+def in_turn(calls):
+    """A call of each function."""
+    for call in calls:
+        call()
 
+
+def bracket_call(runtime, stack, wait):
+    """A call of a bracket that has next to nothing to do."""
     bracket = stack.enter_context(overlap.Bracket(runtime, (1, 1, 3, 5), settings={"wait": wait}))
     a, f, out = bracket.advecting.empty(), bracket.spectrum.empty(), bracket.spectrum.empty()
     a[...] = f[...] = out[...] = 0
     bracket.advect(a)
-
-    def run():
-        for _ in range(calls):
-            bracket(f, out=out)
-
-    return run
+    return partial(bracket, f, out=out)
 
 
-def halo_calls(comm, stack, calls):
-    """So many exchanges of ghost cells."""
-    import overlap
-
+def halo_call(comm, stack):
+    """An exchange of ghost cells."""
     halo = stack.enter_context(overlap.Halo(comm, overlap.Blocks((8 * comm.size, 8), (comm.size, 1), periodic=True)))
     (u,) = halo.empty()
-
-    def run():
-        for _ in range(calls):
-            halo.exchange(u)
-
-    return run
+    return partial(halo.exchange, u)
 
 
-def product_calls(comm, stack, calls):
-    """So many products of a sparse matrix with a vector."""
-    import numpy as np
-
-    import overlap
-    from overlap.sparse import diffusion
-
+def product_call(comm, stack):
+    """A product of a sparse matrix with a vector."""
     A = stack.enter_context(diffusion(comm, overlap.Blocks((4 * comm.size, 4, 4), (comm.size, 1, 1)), 1.0))
-    x = np.ones(64)
-
-    def run():
-        for _ in range(calls):
-            A @ x
-
-    return run
+    return partial(A.__matmul__, np.ones(64))
 
 
-def measure(options):
-    """The cases: dictionaries of the figures' names and values, medians and ranges."""
-    import mpi4py
-
-    mpi4py.rc.thread_level = options.level
-    from mpi4py import MPI
-
-    import overlap
-
-    comm = MPI.COMM_WORLD.Dup()
-    calls, slices = options.calls, options.slices
-    functions, per = {}, {}
-
-    def add(key, function, count):
-        functions[key], per[key] = function, count
-
+def measure(world, given):
+    """The records: figures' names and values, medians and ranges."""
+    runs, calls, per = {}, {}, {}
+    comm = world.Dup()
     with ExitStack() as stack:
-        for wait in WAITS:
-            runtime = stack.enter_context(overlap.Runtime(comm, wait=wait, depth=16))
-            add((wait, "bare_us"), bare(comm, wait, calls), calls)
-            add((wait, "call_us"), pipeline(runtime, wait, calls, 1), calls)
-            written = stack.enter_context(overlap.Runtime(by_remote_writes(comm), wait=wait, depth=16))
-            add((wait, "written_call_us"), pipeline(written, wait, calls, 1), calls)
-            add((wait, "learned_call_us"), pipeline(runtime, wait, calls, 1, True), calls)
-            few = max(1, calls // SHORT)
-            add((wait, "short_us"), pipeline(runtime, wait, few, SHORT), few)
-            add((wait, "slice_us"), pipeline(runtime, wait, 1, slices), slices)
-            add((wait, "plan_us"), plan_calls(runtime, stack, wait, calls), calls)
-            add((wait, "plans_us"), plan_calls(runtime, stack, wait, calls, 4), calls // 4 * 4)
-            add((wait, "bracket_us"), bracket_calls(runtime, stack, wait, calls), calls)
-            add((wait, "halo_us"), halo_calls(comm, stack, calls), calls)
-            add((wait, "product_us"), product_calls(comm, stack, calls), calls)
-            add((wait, "python_us"), additions(calls), calls)
-        seconds = rotated_rounds(comm, functions, options.rounds)
+        for wait in ("off", "block", "poll"):
+            runtime, written = (
+                stack.enter_context(overlap.Runtime(one, wait=wait, depth=16)) for one in (comm, RemoteWrites(comm))
+            )
+            few = max(1, given.calls // SHORT)
+            for name, call, times, each in (
+                ("bare", bare(comm, wait), given.calls, 1),
+                ("call", pipeline(runtime, wait, 1), given.calls, 1),
+                ("written_call", pipeline(written, wait, 1), given.calls, 1),
+                ("learned_call", pipeline(runtime, wait, 1, True), given.calls, 1),
+                ("short", pipeline(runtime, wait, SHORT), few, 1),
+                ("slice", pipeline(runtime, wait, given.slices), 1, given.slices),
+                ("plan", plan_call(runtime, stack, wait), given.calls, 1),
+                ("plans", partial(in_turn, [plan_call(runtime, stack, wait) for _ in range(4)]), given.calls // 4, 4),
+                ("bracket", bracket_call(runtime, stack, wait), given.calls, 1),
+                ("halo", halo_call(comm, stack), given.calls, 1),
+                ("product", product_call(comm, stack), given.calls, 1),
+                ("python", additions, given.calls, 1),
+            ):
+                runs[wait, name], calls[wait, name], per[wait, name] = call, times, each
+        seconds = seconds_of(comm, runs, given.rounds, calls=calls)
     comm.Free()
-    cases = []
-    for wait in WAITS:
-        case = {"wait": wait, "ranks": comm_size(MPI), "thread_level": options.level}
+    for wait in dict.fromkeys(wait for wait, _ in runs):
+        record = {"wait": wait, "thread_level": given.thread_level}
         for (way, name), found in seconds.items():
             if way == wait:
-                us = [1e6 * s / per[way, name] for s in found]
-                case[name] = round(median(us), 2)
-                case[f"{name[:-3]}_range_us"] = [round(min(us), 2), round(max(us), 2)]
-        cases.append(case)
-    if MPI.COMM_WORLD.rank == 0:
-        launch.tell({"cases": cases, "library": MPI.Get_library_version().split("\n")[0].strip()})
+                us = [1e6 * one / per[way, name] for one in found]
+                record[f"{name}_us"] = round(median(us), 2)
+                record[f"{name}_range_us"] = [round(min(us), 2), round(max(us), 2)]
+        yield record
 
-
-def comm_size(MPI):
-    return MPI.COMM_WORLD.size
-
-
-# ---- here ----------------------------------------------------------------------------------------
 
 NAMES = {
-    "call_us": "call",
-    "written_call_us": "call, remote writes",
-    "learned_call_us": "call, learned",
-    "short_us": f"call of {SHORT}",
-    "slice_us": "slice",
-    "plan_us": "plan call",
-    "plans_us": "of four in turn",
-    "bracket_us": "Bracket",
-    "halo_us": "halo exchange",
-    "product_us": "A @ x",
-    "bare_us": "bare MPI call",
-    "python_us": "Python loop",
+    "call": "call",
+    "written_call": "call, remote writes",
+    "learned_call": "call, learned",
+    "short": f"call of {SHORT}",
+    "slice": "slice",
+    "plan": "plan call",
+    "plans": "of four in turn",
+    "bracket": "Bracket",
+    "halo": "halo exchange",
+    "product": "A @ x",
+    "bare": "bare MPI call",
+    "python": "Python loop",
 }
 
 
-def table(cases, rounds):
-    """The cases as text."""
-    first = cases[0]
+def text(records, given):
+    """The records as a table for the terminal."""
     lines = [
-        f"microseconds, median of {rounds} rounds (range); {first['ranks']} ranks, 1 worker, "
-        f"thread level {first['thread_level']}",
+        f"microseconds, median of {given.rounds} rounds (range); {records[0]['ranks']} ranks, 1 worker, "
+        f"thread level {given.thread_level}",
         f"{'wait':6}" + "".join(f" {name:>22}" for name in NAMES.values()),
     ]
-    for case in cases:
-        cells = ["{:.1f} ({:.1f}-{:.1f})".format(case[key], *case[f"{key[:-3]}_range_us"]) for key in NAMES]
-        lines.append(f"{case['wait']:6}" + "".join(f" {cell:>22}" for cell in cells))
+    for record in records:
+        cells = ["{:.1f} ({:.1f}-{:.1f})".format(record[f"{key}_us"], *record[f"{key}_range_us"]) for key in NAMES]
+        lines.append(f"{record['wait']:6}" + "".join(f" {cell:>22}" for cell in cells))
     return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--slices", type=int, default=2000)
-    parser.add_argument("--level", choices=("serialized", "multiple"), default="serialized", help="MPI's thread level")
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    parser.add_argument("--quick", action="store_true", help="only to see it work")
-    options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.calls, options.slices = 2, 16, 20
-    if launch.under_mpi():
-        measure(options)
-        return 0
-    found = []
-    status = launch.run_ranks(
-        [sys.executable, os.path.abspath(__file__), *sys.argv[1:]],
-        ranks=options.ranks,
-        on_line=launch.listening(found.append),
-    )
-    if status or not found:
-        return status or 1
-    record = found[0]
-    print(table(record["cases"], options.rounds))
-    if options.json:
-        options.json.write_text(json.dumps(record | {"rounds": options.rounds}, indent=1) + "\n")
-    return 0
-
+PAGE = Page(__doc__, measure, text=text, rounds=15, quick={"rounds": 2, "calls": 16, "slices": 20})
+PAGE.add("--calls", type=int, default=300)
+PAGE.add("--slices", type=int, default=2000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.run())

@@ -12,22 +12,26 @@ overlap (`off`) take turns: the smallest of several medians that chance has a pa
 bench/results/tuning.json and .md.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
+import overlap
 from overlap import files
-from overlap.tools import launch
+from overlap.tools.bench import jobs, report
+from overlap.tools.bench.cases import Case
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rank import environment
+from overlap.tools.bench.rounds import timed, turns
+from overlap.tools.bench.table import markdown
 
 RESULTS = Path(__file__).parent / "results" / "tuning"
-RANKS = 2
 JOBS = {  # workload, direction, slices, shape, type
     "operation": ("operation", "forward", 16, (512, 512), "f8"),
     "fft2 forward": ("fft2", "forward", 16, (512, 512), "c16"),
@@ -35,88 +39,57 @@ JOBS = {  # workload, direction, slices, shape, type
     "fft3 forward": ("fft3", "forward", 1, (128, 128, 128), "c16"),
     "fft3 backward": ("fft3", "backward", 1, (128, 128, 128), "c16"),
 }
-LINKS = ("shm", "2gbit", "4gbit")
 AGAIN, FINALISTS, FINAL_ROUNDS = 8, 4, 15
 ROUNDS = 31
 LIMIT = 1.03  # times the best, and times `off`
 
 
-# ---- on the ranks --------------------------------------------------------------------------------
-
-
-def measure(name, link, quick):
-    """Measure a run; collective. The record."""
+def measure(comm, given):
+    """The record of a run."""
     os.environ["OVERLAP_CACHE"] = ""
-    from mpi4py import MPI
-
-    import overlap
-    from overlap.tools.bench import jobs
-    from overlap.tools.bench.cases import Case
-
-    comm = MPI.COMM_WORLD
-    workload, direction, slices, shape, dtype = JOBS[name]
-    if quick:
+    workload, direction, slices, shape, dtype = JOBS[given.part]
+    if given.quick:
         slices, shape = min(slices, 4), tuple(n // 8 for n in shape)
-    case = Case(workload=workload, slices=slices, shape=shape, dtype=dtype, link=link)
+    case = Case(workload=workload, slices=slices, shape=shape, dtype=dtype, link=given.on)
     job_class = jobs.JOBS[workload]
     with job_class.plan(comm, case, wait="auto") as plan:
         job = job_class(case, plan)
         transform, inputs = job.transform(plan), job.inputs
         if direction == "backward":
-            inputs = (transform(*inputs),)
-            transform = plan.backward
+            inputs, transform = (transform(*inputs),), plan.backward
         out = transform(*inputs)
         transform.settle(*inputs, out=out)
         auto = transform.settings
         candidates = transform.candidates(transform, overlap.Settings())
         scan = list(dict.fromkeys(replace(one, effort=auto.effort) for one in candidates.grid()))
-        if quick:
-            scan = scan[::10]
+
+        def once(settings):
+            transform.configure(settings)
+            transform(*inputs, out=out)  # touches new memory
+            return timed(comm, partial(transform, *inputs, out=out))
 
         def rounds(entrants, count):
-            return times_s(comm, transform, list(dict.fromkeys(entrants)), inputs, out, count)
+            kernels = [transform.kernels_of(settings) for settings in entrants]  # made once
+            found = turns({settings: partial(once, settings) for settings in entrants}, count, warm=0)
+            del kernels
+            return found
 
         def fastest(found):
             return sorted(found, key=lambda settings: min(found[settings]))
 
-        first = fastest(rounds(scan, 1))
+        first = fastest(rounds(scan[::10] if given.quick else scan, 1))
         again = fastest(rounds(first[:AGAIN], 2))
         off = next(one for one in first if one.wait == "off")
         final = rounds([*again[:FINALISTS], auto], FINAL_ROUNDS)
         best = min(final, key=lambda settings: median(final[settings]))
-        medians = {one: median(times) for one, times in rounds([best, auto, off], ROUNDS).items()}
-        return {
-            "job": name,
-            "link": link,
-            "scanned": len(scan),
-            **{
-                key: {"settings": str(one), "s": medians[one]}
-                for key, one in (("best", best), ("auto", auto), ("off", off))
-            },
-            "mpi": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
-        }
-
-
-def times_s(comm, transform, entrants, inputs, out, count):
-    """Seconds of the slowest rank by settings, `count` each, in turns."""
-    from mpi4py import MPI
-
-    seconds = {settings: [] for settings in entrants}
-    kernels = [transform.kernels_of(settings) for settings in entrants]  # made once
-    for number in range(count):
-        first = number % len(entrants)
-        for settings in entrants[first:] + entrants[:first]:
-            transform.configure(settings)
-            transform(*inputs, out=out)  # touches new memory
-            comm.Barrier()
-            started = perf_counter()
-            transform(*inputs, out=out)
-            seconds[settings].append(comm.allreduce(perf_counter() - started, MPI.MAX))
-    del kernels
-    return seconds
-
-
-# ---- the driver ----------------------------------------------------------------------------------
+        times = rounds([best, auto, off], ROUNDS)
+    named = {"best": best, "auto": auto, "off": off}
+    yield {
+        "job": given.part,
+        "scanned": len(first),
+        "mpi": environment(comm)["library"],
+        **{key: {"settings": str(one), "s": median(times[one])} for key, one in named.items()},
+    }
 
 
 @contextmanager
@@ -131,20 +104,23 @@ def busy(wanted):
             process.wait()
 
 
-def run(name, link, number, quick):
-    """Run a job on ranks of its own; its record."""
-    found = {}
-    with busy(number % 2):
-        status = launch.run_ranks(
-            [sys.executable, os.path.abspath(__file__), "--rank", name, link, *["--quick"] * quick],
-            ranks=RANKS,
-            link=None if link == "shm" else link,
-            deadline_s=240,
-            on_line=launch.listening(found.update),
-        )
-    if status or not found:
-        raise SystemExit(f"{name}, {link}: the ranks ended with status {status}")
-    return found | {"run": number, "busy": bool(number % 2)}
+def here(given):
+    """The records of all runs; they are kept as they come, or read again for ``--table``."""
+    path = RESULTS.with_suffix(".json")
+    if given.table:
+        yield from json.loads(path.read_text())["runs"]
+        return
+    about = report.new_report(())
+    results = {"machine": about["machine"], "commit": about["commit"], "date": about["date"][:10], "runs": []}
+    for number in range(given.runs):
+        for link in given.links:
+            for name in given.jobs:
+                with busy(number % 2):
+                    (record,) = PAGE.ask("--part", name, ranks=2, link=link)
+                results["runs"].append(record | {"run": number, "busy": bool(number % 2)})
+                yield results["runs"][-1]
+        if not given.quick:
+            files.write(path, json.dumps(results, indent=1) + "\n")
 
 
 def ratio(record, to):
@@ -161,12 +137,10 @@ def line(record):
     )
 
 
-def table(results):
-    """All records as Markdown."""
-    from overlap.tools.bench.table import markdown
-
-    records = results["runs"]
-    about = results["machine"]
+def text(records, given):
+    """The page."""
+    path = RESULTS.with_suffix(".json")
+    about = report.new_report(()) if given.quick else json.loads(path.read_text())
     rows = []
     for link, name in dict.fromkeys((record["link"], record["job"]) for record in records):
         for beside in (False, True):
@@ -175,69 +149,42 @@ def table(results):
                 over_best, over_off = ([ratio(record, to) for record in these] for to in ("best", "off"))
                 rows.append(
                     (
-                        f"{link} {name}",
-                        "yes" if beside else "no",
+                        *(f"{link} {name}", "yes" if beside else "no"),
                         f"{1e3 * median(record['auto']['s'] for record in these):.1f}",
                         f"{sum(one <= LIMIT for one in over_best)} of {len(these)}",
-                        f"{median(over_best):.3f} ({max(over_best):.3f})",
-                        f"{median(over_off):.3f} ({max(over_off):.3f})",
+                        *(f"{median(over):.3f} ({max(over):.3f})" for over in (over_best, over_off)),
                     )
                 )
     close = sum(ratio(record, "best") <= LIMIT for record in records)
     slower = sum(ratio(record, "off") > LIMIT for record in records)
-    return "\n".join(
+    head = f"job | busy process beside | auto, ms | within {LIMIT - 1:.0%} | auto / best | auto / off"
+    return "\n\n".join(
         [
             "# Settings that plans choose in their first calls against fixed ones",
-            "",
-            f"`python bench/tuning.py`, {about['cpu']}, {about['cores']} cores, {RANKS} ranks, 1 worker each, "
-            f"{records[0]['mpi']}, commit {results['commit'][:7]}, {results['date']}. Every run begins with an empty "
-            f"cache. Times over the best, and over the fastest without overlap: median of the runs (largest).",
-            "",
-            markdown(
-                ("job", "busy process beside", "auto, ms", f"within {LIMIT - 1:.0%}", "auto / best", "auto / off"), rows
-            ),
-            "",
+            f"`python bench/tuning.py`, {about['machine']['cpu']}, {about['machine']['cores']} cores, 2 ranks, 1 "
+            f"worker each, {records[0]['mpi']}, commit {str(about['commit'])[:7]}, {about['date'][:10]}. Every run "
+            "begins with an empty cache. Times over the best, and over the fastest without overlap: median of the runs "
+            "(largest).",
+            markdown(head, rows),
             f"Within {LIMIT - 1:.0%} of the best: {close} of {len(records)} runs. "
             f"Slower than without overlap by more than {LIMIT - 1:.0%}: {slower}.",
-            "",
         ]
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--links", nargs="+", default=LINKS)
-    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS), metavar="NAME")
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="only to see it work: small, and kept nowhere")
-    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
-        from mpi4py import MPI
-
-        record = measure(*options.rank, options.quick)
-        if MPI.COMM_WORLD.rank == 0:
-            launch.tell(record)
-        return
-    from overlap.tools.bench.report import commit, machine
-
-    path = RESULTS.with_suffix(".json")
-    if not options.table:
-        from datetime import date
-
-        results = {"machine": machine(), "commit": commit(), "date": str(date.today()), "runs": []}
-        for number in range(options.runs):
-            for link in options.links:
-                for name in options.jobs:
-                    results["runs"].append(run(name, link, number, options.quick))
-                    print(line(results["runs"][-1]), flush=True)
-            if not options.quick:
-                files.write(path, json.dumps(results, indent=1) + "\n")
-        if options.quick:
-            return
-    files.write(RESULTS.with_suffix(".md"), table(json.loads(path.read_text())))
-
+PAGE = Page(
+    __doc__,
+    measure,
+    line,
+    text=text,
+    here=here,
+    links=("shm", "2gbit", "4gbit"),
+    quick={},
+    out=str(RESULTS.with_suffix(".md")),
+)
+PAGE.add("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS), metavar="NAME")
+PAGE.add("--runs", type=int, default=10)
+PAGE.add("--table", action="store_true", help="only write the table again")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,6 +212,25 @@ def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
             print(line, file=sys.stderr)
 
     return on_line
+
+
+@contextmanager
+def aborting() -> Iterator[None]:
+    """End all ranks of the job if this one fails in the block: they may be waiting for it."""
+    try:
+        yield
+    except BaseException as error:
+        from mpi4py import MPI
+
+        from ..errors import InputError
+
+        if isinstance(error, InputError):
+            print(f"overlap: error: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+        raise
 
 
 # ---- the launcher ------------------------------------------------------------------------------

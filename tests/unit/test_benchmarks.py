@@ -1,10 +1,13 @@
-"""The programs of `bench` fit the library: each can be imported, and names what it measures."""
+"""The programs of `bench` fit the library: each can be imported, and is a page that runs on ranks and keeps records."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 from processes import REPOSITORY
+
+from overlap.tools import launch
 
 BENCHMARKS = sorted((REPOSITORY / "bench").glob("*.py"))
 IMPORTS = """
@@ -28,6 +31,67 @@ def test_all_can_be_imported():
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+PAGE = """
+import sys
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import seconds_of
+from overlap.tools.bench.table import markdown
+
+def measure(comm, given):
+    for n in given.n:
+        if n > 8 and comm.rank == 1:
+            raise ValueError("too many")
+        calls = {"a": 0, "b": 0}
+        def count(name):
+            calls[name] += 1
+        runs = {name: lambda name=name: count(name) for name in calls}
+        seconds = seconds_of(comm, runs, given.rounds, calls={"a": 1, "b": 3})
+        yield {"n": n, "calls": calls, "rounds": {name: len(values) for name, values in seconds.items()}}
+
+page = Page("Counts.", measure, lambda record: f"n {record['n']}", rounds=4, quick={"n": [2]},
+            text=lambda records, given: markdown("n | link", [(one["n"], one["link"]) for one in records]))
+page.add("--n", type=int, nargs="+", default=[3, 5])
+if __name__ == "__main__":
+    sys.exit(page.run())
+"""
+
+
+def run_page(tmp_path, *arguments):
+    (tmp_path / "counting.py").write_text(PAGE)
+    command = [sys.executable, tmp_path / "counting.py", "--json", tmp_path / "found.json", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+
+
+def test_a_page_measures_on_ranks_of_its_own_and_keeps_its_records(tmp_path):
+    done = run_page(tmp_path, "--rounds", "2", "--out", tmp_path / "sub" / "page.md")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("n 3\nn 5\n")
+    table = "| n | link |\n| --- | --- |\n| 3 | shm |\n| 5 | shm |\n"
+    assert (tmp_path / "sub" / "page.md").read_text() == table and table in done.stdout
+    content = json.loads((tmp_path / "found.json").read_text())
+    assert content["rounds"] == 2 and content["machine"]["cores"] and "--rounds 2" in content["command"]
+    counted = {"calls": {"a": 3, "b": 9}, "rounds": {"a": 2, "b": 2}}  # with one round that warms up
+    assert content["cases"] == [{"link": "shm", "ranks": 2, "n": n, **counted} for n in (3, 5)]
+
+
+def test_a_page_whose_ranks_a_launcher_has_started(tmp_path):
+    (tmp_path / "counting.py").write_text(PAGE)
+    command = [launch.find_mpiexec(), "-n", "3", sys.executable, tmp_path / "counting.py", "--json", tmp_path / "found"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and done.stdout.count("n 3\n") == 1, done.stderr
+    cases = json.loads((tmp_path / "found").read_text())["cases"]
+    assert [(one["n"], one["link"], one["ranks"]) for one in cases] == [(3, "mpiexec", 3), (5, "mpiexec", 3)]
+
+
+def test_a_page_whose_rank_fails_ends_and_keeps_nothing(tmp_path):
+    done = run_page(tmp_path, "--n", "3", "9", "--quick")
+    assert done.returncode == 0 and done.stdout.startswith("n 2\n"), done.stderr
+    (tmp_path / "found.json").unlink()
+    done = run_page(tmp_path, "--n", "3", "9")
+    assert done.returncode == 1 and "too many" in done.stderr and "the ranks ended with status" in done.stderr
+    assert not (tmp_path / "found.json").exists()
 
 
 @pytest.fixture

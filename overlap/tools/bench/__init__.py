@@ -2,13 +2,14 @@
 
 On every rank, lowest first:
 
+    rounds     rounds in which all that is compared takes its turn
     jobs       the jobs that are measured: their plan, their data, the truth about their result
     cases      a job, its size, and how it is run
     peer       mpi4py-fft on the same job
     measure    interleaved rounds of one case, on the ranks of a communicator
     machine    a machine in a few numbers, for the simulation
     record     from measured times to a record
-    rank what a rank does when it is told to measure; `python -m overlap.tools.bench SPEC`
+    rank       what a rank does when it is told to measure; `python -m overlap.tools.bench SPEC`
 
 In the process of the command:
 
@@ -17,4 +18,5 @@ In the process of the command:
     session    starts ranks and collects their records
     reference  the C program of a checkout on the same job
     demo, commands
+    pages      benchmarks that are programs of their own: those of the repository's folder `bench`
 """

@@ -27,6 +27,7 @@ from ...runtime.threads.workers import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
 from ...timing.thread_scaling import ThreadScaling
+from .rounds import timed
 
 LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
 ROUNDS = 5
@@ -86,13 +87,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
 
 def _timed(comm: MPI.Intracomm, function: Callable[[], object], rounds: int = ROUNDS) -> float:
     """Return the median over the rounds of the slowest rank's time, in seconds."""
-    seconds = []
-    for _ in range(rounds + 1):
-        comm.Barrier()
-        started = perf_counter()
-        function()
-        seconds.append(comm.allreduce(perf_counter() - started, MPI.MAX))
-    return median(seconds[1:])
+    return median([timed(comm, function) for _ in range(rounds + 1)][1:])
 
 
 def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:

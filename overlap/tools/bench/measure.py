@@ -1,8 +1,7 @@
 """Interleaved rounds of one case on the ranks of a communicator.
 
-Everything that a record compares is timed in every round, one after the other, in an order that is
-rotated from round to round: so other work of the machine affects all of them alike. A time is from a
-barrier to the end of the slowest rank. Before anything is timed, results are compared with the expected ones, and bit
+Everything that a record compares takes its turn in every round (`rounds.turns`). A time is from a barrier to the end of
+the slowest rank. Before anything is timed, results are compared with the expected ones, and bit
 for bit with the result without overlap.
 """
 
@@ -13,6 +12,7 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..timeline import write_chrome
 from . import peer as peer_module
 from .cases import Case
 from .jobs import JOBS, error_limit, max_rel_error
+from .rounds import turns
 
 Column = tuple[
     Callable[[], object] | None, Callable[[], object]
@@ -231,23 +232,26 @@ def _rounds(
         if prepare is not None:
             prepare()
             run()
-    names = list(columns)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        steps.next(f"round {number + 1} of {rounds}", "rounds")
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            prepare, run = columns[name]
-            if prepare is not None:
-                prepare()
-            comm.Barrier()
-            used_s, started_s = core_time_s(sharing), perf_counter()
-            for _ in range(calls):
-                run()
-            took_s, used_s = perf_counter() - started_s, core_time_s(sharing) - used_s
-            seconds[name].append(comm.allreduce(took_s, MPI.MAX) / calls)
-            if name in cores_s:
-                cores_s[name] += used_s
+
+    def turn(name: str) -> float:
+        prepare, run = columns[name]
+        if prepare is not None:
+            prepare()
+        comm.Barrier()
+        used_s, started_s = core_time_s(sharing), perf_counter()
+        for _ in range(calls):
+            run()
+        took_s, used_s = perf_counter() - started_s, core_time_s(sharing) - used_s
+        if name in cores_s:
+            cores_s[name] += used_s
+        return comm.allreduce(took_s, MPI.MAX) / calls
+
+    seconds = turns(
+        {name: partial(turn, name) for name in columns},
+        rounds,
+        warm=0,
+        begin=lambda number: steps.next(f"round {number + 1} of {rounds}", "rounds"),
+    )
     return seconds, comm.allreduce(max(0.0, cores_s[best] - cores_s["C"]), MPI.MAX) / (rounds * calls)
 
 

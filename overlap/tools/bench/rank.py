@@ -28,7 +28,7 @@ from .cases import Case
 from .jobs import JOBS
 from .machine_measurement import measure_machine
 from .measure import measure
-from .record import case_record
+from .record import Record, case_record
 from .solvers import measure as measure_solver
 
 Spec = dict[str, Any]
@@ -107,11 +107,8 @@ def _machine(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
 
 
 def _case(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    facts = environment(comm)
-    emit({"environment": facts})
-    case = Case.from_dict(spec)
-    measured = measure(comm, case, lambda *step: emit({"progress": step}))
-    emit({"record": case_record(case, measured | {"binding": facts["ranks"]})})
+    emit({"environment": environment(comm)})
+    emit({"record": record_of(comm, Case.from_dict(spec), lambda *step: emit({"progress": step}))})
 
 
 def _tune(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
@@ -147,6 +144,11 @@ def _solver(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
 
 
 _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune, "solver": _solver}
+
+
+def record_of(comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int], object] | None = None) -> Record:
+    """Measure a case and make its record. Collective; the record is complete on rank 0 only."""
+    return case_record(case, measure(comm, case, progress) | {"binding": environment(comm)["ranks"]})
 
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:

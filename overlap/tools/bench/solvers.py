@@ -1,16 +1,13 @@
 """Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
-In every round each way is timed once, one after the other, in random order, so that no way always follows the same
-other way. A time is from a barrier to the end of the slowest rank, and the report has the median.
+The ways take turns (`rounds.seconds_of`), and the report has the medians.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion, faster_cg, pipec
 from ...timing import model
 from .petsc import petsc_ways
 from .products import SEVEN, LateSums, Listed, NotHidden, StoredByRows, products, springs
+from .rounds import medians, seconds_of
 from .sweeps import Ways, sweeps
 
 _ITERATIONS = 30
@@ -106,19 +104,9 @@ def measure(
         ways, close, facts = _multigrid(comm, shape, matrix, workers)
     else:
         ways, close, facts = _sparse(comm, shape, workload, matrix, delay_s, workers)
-    names = list(ways)
-    for name in names:
-        ways[name]()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    order = np.random.default_rng(0)  # the same seed on all ranks
-    for _ in range(rounds):
-        for name in order.permutation(names).tolist():
-            comm.Barrier()
-            started = perf_counter()
-            ways[name]()
-            seconds[name].append(comm.allreduce(perf_counter() - started, MPI.MAX))
+    seconds = seconds_of(comm, ways, rounds)
     close()
-    median = {name: statistics.median(values) for name, values in seconds.items()}
+    median = medians(seconds)
     if workload == "cg":
         median = {
             name: value if name in ("C", "T", "off", "auto") else value / _ITERATIONS for name, value in median.items()

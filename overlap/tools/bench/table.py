@@ -126,7 +126,9 @@ def place(record: Record) -> str:
 
 
 def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Make a table in Markdown."""
+    """Make a table in Markdown; headings may be one text, with " | " between them."""
+    if isinstance(head, str):
+        head = head.split(" | ")
     lines: list[Sequence[object]] = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 

@@ -1,0 +1,196 @@
+"""Benchmarks that are programs of their own: their arguments, their ranks, and where their records go.
+
+Such a program says what is measured and how a record is shown, and leaves everything else to its `Page`. It may be
+started by itself, and then starts its ranks, or by a launcher, and then is one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import files
+from .. import launch, options
+from .report import new_report
+
+Records = list[dict[str, Any]]
+
+
+class Page:
+    """A benchmark as a program.
+
+    Parameters
+    ----------
+    doc : str
+        What the program says of itself; the first line is shown by ``--help``.
+    measure : callable, optional
+        ``measure(comm, given)`` runs on all ranks with the values of the options, and makes a record after the other.
+    line : callable, optional
+        ``line(record)``: a record as text, which is printed at once.
+    text : callable, optional
+        ``text(records, given)``: the page that is printed at the end, and written to the file of ``--out``.
+    here : callable, optional
+        ``here(given)`` makes the records in the process of the command; by default one job with the ranks of
+        ``--ranks`` on each of ``--links``.
+    ranks : int or tuple of int
+        Number of ranks, or several, each a job of its own; the default of ``--ranks``.
+    links : tuple of str
+        The default of ``--links``: rates, or "shm" for shared memory.
+    rounds : int, optional
+        The default of ``--rounds``; without one there is no such option.
+    quick : mapping, optional
+        What ``--quick`` sets options to.
+    out : str, optional
+        The default of ``--out``, except with ``--quick``.
+    deadline_s : float
+        Seconds after which a job is ended.
+
+    Attributes
+    ----------
+    parser : argparse.ArgumentParser
+        Knows the options that all benchmarks have, and those that `add`, its ``add_argument``, adds.
+    """
+
+    def __init__(
+        self,
+        doc: str | None,
+        measure: Callable[[Any, argparse.Namespace], Iterable[Mapping[str, Any]]] | None = None,
+        line: Callable[[dict[str, Any]], str] | None = None,
+        *,
+        text: Callable[[Records, argparse.Namespace], str] | None = None,
+        here: Callable[[argparse.Namespace], Iterable[dict[str, Any]]] | None = None,
+        ranks: int | tuple[int, ...] = 2,
+        links: tuple[str, ...] = ("shm",),
+        rounds: int | None = None,
+        quick: Mapping[str, Any] | None = None,
+        out: str | None = None,
+        deadline_s: float = 900.0,
+    ) -> None:
+        self._measure, self._line, self._text, self._here = measure, line, text, here
+        self._quick, self._out, self._deadline_s = quick or {}, out, deadline_s
+        parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+        self.parser, self.add = parser, parser.add_argument
+        if measure is not None:
+            several = isinstance(ranks, tuple)
+            self.add("--ranks", type=options.count, default=ranks, nargs="+" if several else None)
+            self.add("--links", nargs="+", default=links, type=_place, metavar="RATE", help="shm, or rates: 2gbit")
+            self.add(
+                "--thread-level",
+                "--level",
+                choices=("serialized", "multiple"),
+                default="serialized",
+                help="at which MPI is started on the ranks; default: serialized",
+            )
+            self.add("--on", help=argparse.SUPPRESS)  # the link that the ranks are on
+            self.add("--part", help=argparse.SUPPRESS)  # the part of the benchmark that they measure
+        if rounds:
+            self.add("--rounds", type=options.count, default=rounds)
+        self.add("--json", metavar="FILE", type=options.output, help="write the records to this file")
+        if text is not None:
+            self.add("--out", metavar="FILE.md", help=f"write the page to this file; default: {out or 'print it'}")
+        if quick is not None:
+            self.add("--quick", action="store_true", help="small: only to see it work")
+
+    def run(self, argv: Sequence[str] | None = None) -> int:
+        """Measure, print and write; the exit status."""
+        given = self.parser.parse_args(argv)
+        if getattr(given, "quick", False):
+            vars(given).update(self._quick)
+        if launch.under_mpi() and self._measure is not None:
+            with launch.aborting():
+                self._end(self._on_ranks(given), given)
+            return 0
+        if self._measure is not None:
+            os.environ[launch.THREAD_LEVEL[0]] = given.thread_level
+        try:
+            self._end([*map(self._show, self._here(given))] if self._here else [*self._jobs(given)], given)
+        except launch.LaunchError as error:
+            sys.exit(str(error))
+        return 0
+
+    def ask(self, *more: str, ranks: int, link: str = "shm", before: Sequence[str] = (), **job: Any) -> Records:
+        """Run this program on ranks of its own; the records that they tell.
+
+        Parameters
+        ----------
+        more : str
+            Arguments beside those of this process.
+        ranks : int
+        link : str
+            "shm", or a rate of shaped links.
+        before : sequence of str
+            Arguments of Python before the program's file.
+        job
+            What `launch.run_ranks` takes.
+
+        Raises
+        ------
+        LaunchError
+            The ranks failed.
+        """
+        records: Records = []
+
+        def told(record: dict[str, Any]) -> None:
+            records.append({"link": link, "ranks": ranks} | record)
+            if self._here is None:
+                self._show(records[-1])
+
+        status = launch.run_ranks(
+            [sys.executable, *before, os.path.abspath(sys.argv[0]), *sys.argv[1:], "--on", link, *more],
+            ranks=ranks,
+            link=None if link == "shm" else link,
+            on_line=launch.listening(told),
+            **{"deadline_s": self._deadline_s} | job,
+        )
+        if status:
+            raise launch.LaunchError(f"{sys.argv[0]}: the ranks ended with status {status}")
+        return records
+
+    def _jobs(self, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+        for ranks in given.ranks if isinstance(given.ranks, list | tuple) else [given.ranks]:
+            for link in given.links:
+                yield from self.ask(ranks=ranks, link=link)
+
+    def _on_ranks(self, given: argparse.Namespace) -> Records:
+        """Measure as a rank; the records, unless they are told to who started the ranks."""
+        from mpi4py import MPI
+
+        assert self._measure is not None
+        comm, records = MPI.COMM_WORLD, []
+        for measured in self._measure(comm, given):
+            if comm.rank == 0 and given.on is not None:
+                launch.tell(dict(measured))
+            elif comm.rank == 0:
+                records.append({"link": "mpiexec", "ranks": comm.size} | dict(measured))
+                self._show(records[-1])
+        return records
+
+    def _show(self, record: dict[str, Any]) -> dict[str, Any]:
+        if self._line is not None:
+            print(self._line(record), flush=True)
+        return record
+
+    def _end(self, records: Records, given: argparse.Namespace) -> None:
+        if not records:
+            return
+        if given.json:
+            about = new_report([Path(sys.argv[0]).name, *sys.argv[1:]])
+            content = {key: about[key] for key in ("date", "command", "machine", "packages", "commit")}
+            content |= {"cases": records, "rounds": getattr(given, "rounds", None)}
+            files.write(given.json, json.dumps(content, indent=1) + "\n")
+        if self._text is not None:
+            text = self._text(records, given) + "\n"
+            print(text)
+            out = given.out or (None if getattr(given, "quick", False) else self._out)
+            if out is not None:
+                Path(out).parent.mkdir(parents=True, exist_ok=True)
+                files.write(out, text)
+
+
+def _place(text: str) -> str:
+    return options.link(text) or text
