@@ -2,7 +2,7 @@
 
 The first argument is the address of the state of a `Collectives`. Arrays are contiguous in C order, with any number of
 dimensions; on ranks where MPI ignores an array, it may be None. If an argument is wrong, `slow_path.SlowPath` raises on
-all ranks.
+all ranks. If another thread is in a collective, it raises in the calling thread, and that collective goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..lowlevel.memory import LINE, Words, address_of, load, store, words
 from . import protocol
 from .chains import collective
 from .combine import OPERATIONS, OTHER_TYPE, code_of
-from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, REDUCE, SCATTER, ask, signature
+from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, REDUCE, SCATTER, ask, enter, give_back, signature
 
 Array = np.ndarray | None
 """An array, or None on ranks where MPI ignores it."""
@@ -33,6 +33,7 @@ Memory = tuple[int, int, int, int, int]
 
 # Reasons for which an argument is rejected.
 NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERLAPPING = range(7)
+ANY_USE, CLOSE = range(2)  # what a barrier is for
 _WRITABLE, _CONTIGUOUS = 1, 2  # flags of an array: not writable, not contiguous
 
 
@@ -155,7 +156,20 @@ def _check_whole(
 @njit
 def Barrier(address: int) -> None:
     """Wait until all ranks have made this call."""
-    collective(address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, signature(BARRIER, 0, 0, 0, 0))
+    enter(address)
+    _barrier(address, ANY_USE)
+    give_back(address)
+
+
+@njit
+def before_close(address: int) -> None:
+    """Wait until all ranks close the instance; the calling thread has taken it."""
+    _barrier(address, CLOSE)
+
+
+@njit
+def _barrier(address: int, use: int) -> None:
+    collective(address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, signature(BARRIER, use, 0, 0, 0))
 
 
 @njit
@@ -166,11 +180,12 @@ def Bcast(address: int, buf: np.ndarray, root: int) -> None:
 
 @njit
 def _bcast(address: int, buf: Memory, root: int) -> None:
-    state = words(address)
+    state = enter(address)
     _check_root(state, root)
     place, nbytes, _, code = _allowed(state, buf, state[protocol.RANK] != root)
     agreed = signature(BCAST, 0, code, root, nbytes)
     collective(address, BCAST, place, place, 0, nbytes, root, 0, agreed)
+    give_back(address)
 
 
 @njit
@@ -181,7 +196,7 @@ def Scatter(address: int, sendbuf: Array, recvbuf: np.ndarray, root: int) -> Non
 
 @njit
 def _scatter(address: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
-    state = words(address)
+    state = enter(address)
     target, nbytes, _, code = _allowed(state, recvbuf, True)
     _check_root(state, root)
     send = 0
@@ -190,12 +205,12 @@ def _scatter(address: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
         _check_whole(state, target, nbytes, code, send, whole_nbytes, whole_code, root, state[protocol.SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     collective(address, SCATTER, send, target, 0, nbytes, root, 0, agreed)
+    give_back(address)
 
 
 @njit
 def Gather(address: int, sendbuf: np.ndarray, recvbuf: Array, root: int) -> None:
     """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
-    _check_root(words(address), root)
     _gather(address, GATHER, _memory(sendbuf), _memory(recvbuf), root)
 
 
@@ -207,7 +222,9 @@ def Allgather(address: int, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
 
 @njit
 def _gather(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
-    state = words(address)
+    state = enter(address)
+    if kind == GATHER:
+        _check_root(state, root)
     send, nbytes, _, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
@@ -216,12 +233,12 @@ def _gather(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, root: int
             state, send, nbytes, code, target, whole_nbytes, whole_code, state[protocol.RANK], state[protocol.SIZE]
         )
     collective(address, kind, send, target, 0, nbytes, root, 0, signature(kind, 0, code, max(root, 0), nbytes))
+    give_back(address)
 
 
 @njit
 def Reduce(address: int, sendbuf: np.ndarray, recvbuf: Array, op: int, root: int) -> None:
     """Combine the arrays of all ranks, item by item, into the root's."""
-    _check_root(words(address), root)
     _reduce(address, REDUCE, _memory(sendbuf), _memory(recvbuf), op, root)
 
 
@@ -233,7 +250,9 @@ def Allreduce(address: int, sendbuf: np.ndarray, recvbuf: np.ndarray, op: int) -
 
 @njit
 def _reduce(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, op: int, root: int) -> None:
-    state = words(address)
+    state = enter(address)
+    if kind == REDUCE:
+        _check_root(state, root)
     send, nbytes, items, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
@@ -242,16 +261,19 @@ def _reduce(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, op: int, 
     kernel = _kernel(state, code, op)
     agreed = signature(kind, op, code, max(root, 0), nbytes)
     collective(address, kind, send, target, items, nbytes, root, kernel, agreed)
+    give_back(address)
 
 
 @njit
 def allreduce(address: int, value: Number, op: int) -> Number:
     """Combine the numbers, or the pairs (value, index), of all ranks."""
-    state = words(address)
+    state = enter(address)
     nbytes, code = _scalar(value)
     kernel = _kernel(state, code, op)
     send = state[protocol.SCRATCH]
     store(send, value)
     agreed = signature(ALLREDUCE, op, code, 0, nbytes)
     collective(address, ALLREDUCE, send, send + LINE, 1, nbytes, EVERYBODY, kernel, agreed)
-    return load(send + LINE, value)
+    result = load(send + LINE, value)
+    give_back(address)
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -22,11 +22,11 @@ from ..ranks.losses import detecting_loss, guarded
 from ..ranks.rendezvous import polls_of
 from ..ranks.resource import CollectiveContext, Telling
 from ..ranks.watchdog import Watchdog
-from . import calls
+from . import calls, protocol
 from .combine import SUM, Op
 from .long_messages import LongMessages
 from .nodes import Nodes, SeveralNodes
-from .slow_path import SlowPath
+from .slow_path import SlowPath, busy_error
 from .window import Window
 
 _SMALLEST = 1024  # bytes of a slot; each rank has a cache line of it at least
@@ -55,7 +55,8 @@ class Collectives(CollectiveContext):
     Results of reductions are the same to the last bit on all ranks and in every run: the order in which the ranks'
     values are combined depends only on the number of ranks.
 
-    All ranks call the same collectives in the same order, from one thread at a time. If a rank makes another call, or
+    All ranks call the same collectives in the same order, from one thread at a time: a second thread gets a
+    `BusyError`, and the first one's call goes on. If a rank makes another call, or
     passes other sizes, types, roots or operations, an `InputError` is raised, and the instance cannot be used any more.
     Every rank that waits for the bad rank raises in that very call: in `Barrier`, `Allgather`, `Allreduce` and
     `allreduce` all ranks wait for all; in `Bcast` and `Scatter` they wait for the root; in `Gather` and `Reduce` the
@@ -325,6 +326,8 @@ class Collectives(CollectiveContext):
 
         Raises
         ------
+        BusyError
+            Another thread is in a collective, which goes on.
         RankError
             Another rank has left by an exception since the last collective. The communicator remains until the process
             ends.
@@ -336,10 +339,12 @@ class Collectives(CollectiveContext):
                 self.closed = True
                 self._over()
             if not self._window.closed:
+                if not protocol.take(self._address):
+                    raise busy_error("close()")
                 count = len(heard)
                 try:
                     if self.size > 1 and not self.broken:
-                        self.Barrier()  # detects a rank that has left by an exception, for which MPI would wait
+                        self._before_close()  # detects a rank that has left by an exception, for which MPI would wait
                 except BaseException:
                     if not self._ended_elsewhere:
                         self._window.close()
@@ -354,6 +359,16 @@ class Collectives(CollectiveContext):
                 self._over()
                 self._window.free()
                 self.holding.free()
+
+    def _before_close(self) -> None:
+        try:
+            calls.before_close(self._address)
+        except BaseException as error:
+            self._slow_path.left_by(error)
+            raise
+
+    def _ending_calls(self) -> AbstractContextManager[bool]:
+        return nullcontext(False)  # whoever is in a collective leaves it soon, as it has failed
 
     def _tell(self, failure: RankFailure) -> None:
         self._slow_path.end(failure)

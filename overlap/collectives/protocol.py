@@ -42,9 +42,11 @@ from ..lowlevel.memory import (
     load,
     load_acquire,
     pause,
+    replace_word,
     store,
     store_release,
     waited,
+    words,
 )
 
 # Words of a rank's state.
@@ -56,7 +58,9 @@ ARGUMENTS = 27  # see `chains.collective`
 LAST = 34  # for each slot, the round in which this rank has written to it
 READER = 36  # for each slot, its reader: a rank, or EVERYBODY
 PAST = 38  # for odd and even rounds between nodes, the signature of the last one
-SEEN = 40  # for each rank, a round that it is known to have completed; then the segments' addresses
+INSIDE = 40  # 1 while a thread is in a collective, or closes the instance
+UNUSED = 41
+SEEN = 42  # for each rank, a round that it is known to have completed; then the segments' addresses
 EVERYBODY = -1
 
 # A rank's segment, in bytes.
@@ -66,7 +70,7 @@ HEADER = (STEPS + 1) * LINE  # the last line is the slot's own flag
 INLINE = LINE - 16
 
 # Reasons for which compiled code calls Python.
-WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE = range(11)
+WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE, BUSY, REFUSED_BUSY = range(13)
 
 
 def segment_nbytes(capacity: int) -> int:
@@ -78,6 +82,30 @@ def segment_nbytes(capacity: int) -> int:
 def ask(state: Words, reason: int, detail: int) -> None:
     """Call Python. If it raises, this rank takes no further part, which the ranks that wait for it can detect."""
     call_python(state[ATTEND], reason, detail, FAILURE, state[SELF] + 8 * BROKEN, segment(state, state[RANK]) + FAILED)
+
+
+@njit
+def take(address: int) -> bool:
+    """Let no other thread make a collective, or free the window; return False if another one does so now."""
+    return replace_word(address + 8 * INSIDE, 0, 1)
+
+
+@njit
+def give_back(address: int) -> None:
+    """Let any thread make a collective."""
+    store_release(address + 8 * INSIDE, 0)
+
+
+@njit
+def enter(address: int) -> Words:
+    """Return the state for a collective of this thread; raise if another thread makes one, which goes on."""
+    state = words(address)
+    if not take(address):
+        if state[BROKEN]:
+            ask(state, UNUSABLE, 0)
+        unused = address + 8 * UNUSED
+        call_python(state[ATTEND], BUSY, 0, REFUSED_BUSY, unused, unused)
+    return state
 
 
 @njit

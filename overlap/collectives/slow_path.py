@@ -7,13 +7,15 @@ unusable, and the other ranks learn of the failure as soon as they wait for this
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import InputError
+from ..errors import BusyError, InputError
+from ..lowlevel.memory import address_of
 from ..ranks.failures import RankFailure
 from ..ranks.losses import DetectingLoss
 from ..ranks.resource import closed_error
@@ -77,8 +79,11 @@ class SlowPath:
 
     def __call__(self, reason: int, detail: int) -> None:
         guard = self._window.guard
-        if guard is not None and reason in _WAITS:
-            guard.poll("a collective")
+        if reason in _WAITS:
+            if self.broken:  # by another thread
+                self._raise_own()
+            if guard is not None:
+                guard.poll("a collective")
         if reason == protocol.WAITING:
             self._wait(f"rank {self._ranks[detail]} of the node")
         elif reason == protocol.GONE:
@@ -96,6 +101,11 @@ class SlowPath:
             self.refuse(self._difference(detail))
         elif reason == protocol.FAILURE:
             self._notify()
+            protocol.give_back(address_of(self._state))  # the exception leaves the collective
+        elif reason == protocol.BUSY:
+            raise busy_error("a call of Collectives")
+        elif reason == protocol.REFUSED_BUSY:
+            pass
         elif reason == protocol.FAULT:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
                 with DetectingLoss(guard, "a collective"):
@@ -118,7 +128,8 @@ class SlowPath:
 
     def left_by(self, error: BaseException) -> None:
         """Notify the ranks that wait of an exception that ends a call, perhaps before compiled code is reached."""
-        self.end(RankFailure.of(self._rank, error))
+        if not isinstance(error, BusyError):  # raised instead of a call, beside one of another thread
+            self.end(RankFailure.of(self._rank, error))
 
     def end(self, failure: RankFailure) -> None:
         """Notify the ranks that wait of a failure here; the instance cannot be used any more."""
@@ -185,6 +196,14 @@ class SlowPath:
         }[number]
 
 
+def busy_error(what: str) -> BusyError:
+    """Return the error for a call, or for closing, while another thread is in a collective."""
+    return BusyError(
+        f"expected {what} while no thread is in a collective, received it in thread "
+        f"{threading.current_thread().name!r} while another thread is in one"
+    )
+
+
 def _no_operation(code: int, op: int) -> str:
     if code == OTHER_TYPE:
         return "expected an array of a type that can be reduced, received another type"
@@ -204,7 +223,7 @@ def described(signature: int) -> str:
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF
     if kind == protocol.BARRIER:
-        return "Barrier()"
+        return "close()" if op == calls.CLOSE else "Barrier()"
     parts = [f"{nbytes} bytes", _type_name(code)]
     if kind in (protocol.BCAST, protocol.SCATTER, protocol.GATHER, protocol.REDUCE):
         parts.append(f"root={root}")

@@ -1,16 +1,19 @@
 """Collectives by remote writes against MPI's own, which are the reference."""
 
 import random
+import threading
 import time
 
 import numpy as np
 import pytest
+from edge_cases import outcome
 from mpi4py import MPI
 
 from overlap import compiled
 from overlap.collectives import Collectives, Op
 from overlap.collectives.combine import DTYPES, operations_of
-from overlap.errors import ClosedError
+from overlap.collectives.protocol import INSIDE
+from overlap.errors import BusyError, ClosedError
 
 NUMPY = {
     Op.SUM: np.add,
@@ -295,6 +298,50 @@ def freed(comm):
     for call in (fast.Barrier, lambda: fast.allreduce(1.0), lambda: _once(fast)):
         with pytest.raises(ClosedError, match="closed"):
             call()
+
+
+def beside_another_thread(comm):
+    """A second thread's calls, `close` among them, are refused; the call of the first one goes on."""
+    fast, ends = Collectives(comm), []
+    calling = threading.Thread(target=lambda: ends.append(_sum_of(fast, 10)))
+    if comm.rank == 0:
+        calling.start()
+        while not fast._window.state[INSIDE]:
+            time.sleep(0.001)
+        for call in (fast.close, fast.Barrier, lambda: fast.allreduce(1.0), lambda: _once(fast)):
+            with pytest.raises(BusyError, match="while another thread is in one"):
+                call()
+        assert calling.is_alive() and not fast.closed and not fast.broken
+        comm.send(None, 1)
+        calling.join()
+    else:
+        if comm.rank == 1:
+            comm.recv(source=0)
+        ends.append(_sum_of(fast, 10))
+    assert ends == [10.0 * comm.size], ends
+    fast.close()
+
+
+def closed_in_the_middle(comm):
+    """Closed at any time while another thread calls, an instance raises here or there, and nothing is lost."""
+    for pause_us in range(0, 2000, 100):
+        fast, ends = Collectives(comm), []
+        calling = threading.Thread(target=lambda: ends.append(outcome(lambda: _sum_of(fast, 200_000))))
+        calling.start()
+        time.sleep(1e-6 * pause_us)
+        while outcome(fast.close) is not None:
+            pass
+        calling.join()
+        assert fast.closed
+        assert ends[0] is None or type(ends[0]) in (BusyError, ClosedError), ends
+
+
+@compiled.njit
+def _sum_of(fast, count):
+    total = 0.0
+    for _ in range(count):
+        total += fast.allreduce(1.0)
+    return total
 
 
 @compiled.njit

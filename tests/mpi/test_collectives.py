@@ -73,6 +73,11 @@ def test_many_instances():
     jobs.run_job("collectives_cases:many_instances", 2, args={"count": 60})
 
 
+def test_a_second_thread():
+    jobs.run_job("collectives_cases:closed_in_the_middle", 1)
+    jobs.run_job("collectives_cases:beside_another_thread", 3)
+
+
 def test_sub_communicators():
     jobs.run_job("collectives_cases:sub_communicators", 3)
 

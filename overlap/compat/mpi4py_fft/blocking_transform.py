@@ -12,7 +12,7 @@ from ...arrays import mask_problem
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import axes_of_array
 from ...ranks.objects import Described
-from ...ranks.resource import closed_error
+from ...ranks.resource import Calls, closed_error, marked_call
 from ...runtime import Runtime
 from .libfft import Serial
 from .pencil import Pencil
@@ -55,6 +55,7 @@ class Transform(Described):
         self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
         self._pencil: Sequence[Pencil] = tuple(pencil)
         self._runtime, self._axes, self._known_as, self._released = runtime, axes, known_as, False
+        self._calls = Calls() if runtime is None else runtime.coordinator.calls
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
@@ -92,6 +93,7 @@ class Transform(Described):
     def output_pencil(self) -> Pencil:
         return self._pencil[1]
 
+    @marked_call
     def __call__(
         self, input_array: ArrayLike | None = None, output_array: np.ndarray | None = None, **options: Any
     ) -> np.ndarray:

@@ -50,10 +50,10 @@ class Recorded:
             f"{_described(request)}; such a program needs skeleton="
         )
 
-    def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, Exception]]:
-        """Return the errors among a slot's unchecked awaits, as a list of (run, error)."""
-        checked = ((run, self.problem(position, request)) for run, position, request in unchecked)
-        return [(run, error) for run, error in checked if error is not None]
+    def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, int, Exception]]:
+        """Return the errors among a slot's unchecked awaits, as a list of (run, position, error)."""
+        checked = ((run, position, self.problem(position, request)) for run, position, request in unchecked)
+        return [(run, position, error) for run, position, error in checked if error is not None]
 
 
 async def replayed(requests: Iterable[Any], resources: object) -> None:

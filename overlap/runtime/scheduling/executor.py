@@ -265,8 +265,9 @@ class Executor:
 
     def _check(self, slot: Slot) -> None:
         """Check a slot's slices against the learned program: future awaits, and those that they have made."""
-        for run, error in self._job.recorded.problems(slot.unchecked):
-            self._job.fail(run.key, error)
+        for run, position, error in self._job.recorded.problems(slot.unchecked):
+            there = run is slot.current and run.awaited == position + 1  # the slice has not gone on meanwhile
+            self._job.fail(run.key, at_await(error, run.source) if there else error)
         slot.unchecked.clear()
         slot.known = True
 

@@ -259,7 +259,7 @@ class Slot:
                 return request
         problem = self._problem(run, request)
         if problem is not None:
-            job.fail(run.key, problem)
+            job.fail(run.key, at_await(problem, run.source))
             return self._drain(run)
         if request is not _ENDED and not isinstance(request, (Parallel, WaitForSlices)):
             run.awaited += 1
