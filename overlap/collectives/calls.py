@@ -20,7 +20,20 @@ from ..lowlevel.memory import LINE, Words, address_of, load, store, words
 from . import protocol
 from .chains import collective
 from .combine import OPERATIONS, OTHER_TYPE, code_of
-from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, REDUCE, SCATTER, ask, enter, give_back, signature
+from .protocol import (
+    ALLGATHER,
+    ALLREDUCE,
+    BARRIER,
+    BCAST,
+    EVERYBODY,
+    GATHER,
+    REDUCE,
+    SCATTER,
+    ask,
+    enter,
+    give_back,
+    signature,
+)
 
 Array = np.ndarray | None
 """An array, or None on ranks where MPI ignores it."""

@@ -70,7 +70,9 @@ HEADER = (STEPS + 1) * LINE  # the last line is the slot's own flag
 INLINE = LINE - 16
 
 # Reasons for which compiled code calls Python.
-WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE, BUSY, REFUSED_BUSY = range(13)
+WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE, BUSY, REFUSED_BUSY = (
+    range(13)
+)
 
 
 def segment_nbytes(capacity: int) -> int:
