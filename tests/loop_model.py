@@ -195,6 +195,7 @@ class Machine:
         state[w.COMPUTES_TOO] = state[w.EXCHANGES_TOO] = 1
         state[w.CONTROL], state[w.CREW], state[w.COMPUTED] = CONTROL, self.workers - 1, 10**9
         table(w.STATE, state, 1)
+        self._slots = at
         table(w.SLOTS, [0] * w.SLOT_WORDS * plan.depth, plan.depth)
         table(w.ENDED, [0] * plan.count, plan.count)
         tables = at

@@ -1,90 +1,34 @@
-"""A simulated rank: the runtime's own code on a virtual clock.
+"""A simulated rank: the source of the runtime's loop on a virtual clock.
 
-`Job`, `Slot`, the rotation and the agreements of `Executor`, the ways to wait, the ready
-steps and the core tokens are those of `overlap.runtime`. What is simulated is what they stand on: threads
-(`Clock`), MPI (`Network`), and the time that computing and communicating take on the rank's cores.
+`run` and `serve` of `overlap.runtime.loop.loop` and their rule run unchanged, as `loop_model` takes them from the
+source. What is simulated is what they stand on: threads (`Clock`), MPI (`Network`), and the time that computing and
+communicating take on the rank's cores.
 
-Cores. A rank has one core per worker. Its workers compute on them; the communicator and the TCP
-stack come on top, and what they use is taken from the workers where no core is idle: all of it is
-charged for the share of time in which all cores were busy, to the step that ends next.
+Cores. A rank has one core per thread. The TCP stack comes on top: what it uses is charged for the share of time in
+which all cores computed, to the step that ends next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
 
+import loop_model
 import numpy as np
+from loop_model import CALLS, CONTROL, words
 
-from overlap.runtime.requests.agreement import weight
-from overlap.runtime.requests.requests import Operation
-from overlap.runtime.scheduling.executor import Executor
-from overlap.runtime.scheduling.host import Host
-from overlap.runtime.scheduling.job import Job
-from overlap.runtime.scheduling.polling import POLLS_PER_EXCHANGE
-from overlap.runtime.scheduling.ready_steps import CoreTokens, ReadySteps
 from overlap.timing.simulate.machine import Machine
 from overlap.timing.simulate.run_options import Options
-from overlap.timing.simulate.simulated_program import Program, SimulatedTransfer
+from overlap.timing.simulate.simulated_program import Program
 
-from .clock import Clock, Queue, SimulatedWakeEvent
+from .clock import Clock
 from .network import Network, Ticket
 
-
-class VirtualOperation(Operation):
-    """An exchange of one slice."""
-
-    __slots__ = ("rank", "signature", "transfer")
-
-    def __init__(self, rank: Rank, transfer: SimulatedTransfer, signature: tuple[int, int]) -> None:
-        super().__init__(rank.comm, "Alltoall", (), {})
-        self.rank = rank
-        self.transfer = transfer
-        self.signature = signature
-
-    def make(self, blocking: bool) -> None:
-        request = self.rank.issue(self)
-        if blocking:
-            request.Wait()
-        self.requests.append(request)
-
-    def on_scratch(self, resources: object = None) -> VirtualOperation:
-        return self
-
-    def collective_signature(self) -> tuple[int, int]:
-        return self.signature
-
-    def __str__(self) -> str:
-        return f"exchange {self.signature}"
+NEVER_NS = 1 << 60
+CODE = loop_model.sources()
 
 
-class _Comm:
-    """The communicator of the exchanges."""
-
-    number = 0
-
-    def __init__(self, rank: int, ranks: int) -> None:
-        self.weight = weight(rank, ranks)
-
-
-class _Coordinator:
-    """The runtime's coordinator: small sums over the simulated ranks."""
-
-    def __init__(self, rank: Rank, ranks: int) -> None:
-        self.rank, self.size = rank.number, ranks
-        self._rank = rank
-        self._reductions = 0
-
-    def Iallreduce(self, _: object, values: np.ndarray, op: object) -> Ticket:
-        self._reductions += 1
-        return self._rank.network.reduction(self._reductions, self._rank, np.asarray(values))
-
-    def Allreduce(self, _: object, values: np.ndarray, op: object) -> None:
-        self.Iallreduce(_, values, op).Wait()
-
-
-class Rank:
+class Rank(loop_model.Machine):
     """One rank and its threads.
 
     Parameters
@@ -109,96 +53,153 @@ class Rank:
         settings: Options,
         random: np.random.Generator | None = None,
     ) -> None:
-        self.number = number
-        self.comm: Any = _Comm(number, network.simulated)
-        self.clock = clock
-        self.network = network
-        self.machine = machine
+        self._threads = 1 if settings.wait == "off" else settings.workers
+        self._limit = settings.limit
+        plan = self._plan(program, settings.depth)
+        super().__init__([plan], self._threads, 0, settings.wait == "poll", CODE)
+        self.plan, self.number, self.clock, self.network, self.machine = plan, number, clock, network, machine
         self.end_s: float | None = None
-        self._issued = 0
-        self._program = program
-        self._settings = settings
         self._jitter: Iterator[float] | None = None
         if random is not None:
             count = sum(map(len, program.steps))  # factors of mean 1
             self._jitter = iter(random.lognormal(-(machine.jitter**2) / 2, machine.jitter, count).tolist())
         self._computing = 0  # threads
-        self._debt_s = 0.0  # core time that others took and a worker still has to wait for
-        self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
+        self._debt_s = 0.0  # core time that others took and a thread still has to wait for
+        self._busy_s = self._busy_since_s = 0.0  # time with all cores computing, up to a moment
         self._blocked: Callable[[], object] | None = None  # wakes the thread inside a blocking call
-        self._interpreter = CoreTokens(1, partial(Queue, clock))
-        self._wake_event: Any = None  # of the communicator
-        self._polled = self.mark()
+        self._resting: dict[int, Callable[[], object]] = {}  # by thread: what wakes it
+        self._asleep: list[Callable[[], object]] = []  # threads of the crew that no call has woken
+        self._lock: deque[Callable[[], object]] = deque()  # who waits for the interpreter
+        self._locked = self._sweeps = self._found = False
+        self._number: dict[object, int] = {}  # of a thread
+        self._issued = 0
+        self._tickets: dict[int, Ticket] = {}
+        self._given_back: dict[int, tuple[int, int]] = {}
+        self._stand_in()
         clock.spawn(self._main)
+        for worker in range(1, self._threads):
+            clock.spawn(lambda worker=worker: self._crew(worker))  # type: ignore[misc]
+
+    def _plan(self, program: Program, depth: int) -> loop_model.Plan:
+        self._seconds, self._transfers, slices = [], [], []  # type: list[float], list[object], list[object]
+        self._signatures: list[tuple[int, int]] = []
+        for key, (steps, transfers) in enumerate(zip(program.steps, program.transfers)):
+            items = []
+            for place, seconds in enumerate(steps):
+                items.append((words.RUN, len(self._seconds), 0))
+                self._seconds.append(seconds)
+                if place < len(transfers):
+                    items.append((words.EXCHANGE, len(self._transfers), 0))
+                    self._transfers.append(transfers[place])
+                    self._signatures.append((key, place))
+            slices.append([*items, (words.END, key, 0)])
+        return loop_model.Plan(slices, depth, len(self._seconds), len(self._transfers))
+
+    def _stand_in(self) -> None:
+        """Put this clock, this network and these cores in the place of what the loop stands on."""
+        space = self.functions.run.__globals__
+        tested = space["_tested"]
+        space |= {
+            "HOT_NS": NEVER_NS,
+            "TICK_NS": NEVER_NS,
+            "SPIN_NS": -1,
+            "SPINS": 1,
+            "pause": lambda: None,
+            "sched_yield": self.rest,
+            "rest": lambda tables: self.rest(),
+            "exchange_word": lambda address, value: self.changed(address, lambda word: value),
+            "add_word": lambda address, value: self.changed(address, lambda word: word + value),
+            "begin_wait": lambda tables, waits, about: self.since(tables, 1),
+            "end_wait": lambda tables: self.since(tables, 0),
+            "agreed": lambda tables: self.agree(),
+            "_tested": lambda *given: self.sweep() or tested(*given),
+        }
 
     # ---- the threads ----
 
     def _main(self) -> None:
-        settings = self._settings
-        workers = None
-        if settings.wait != "off":
-            workers = ReadySteps(_fail, partial(Queue, self.clock))
-            if settings.wait == "block":
-                workers.core_tokens = CoreTokens(settings.workers, partial(Queue, self.clock))
-            for _ in range(settings.workers):
-                self.clock.spawn(workers.work)
-        # To look takes no time on this clock: nothing is polled for without sleep.
-        host = Host(self.clock, self._make_event, self._test_some, hot_s=0.0)
-        coordinator = _Coordinator(self, self.network.simulated)
-        executor = Executor(coordinator, [], {}, settings.agree_every, host)
-        job = Job(
-            range(len(self._program.steps)),
-            self._slice,
-            self._slice,
-            [None] * settings.depth,
-            settings.depth,
-            workers,
-            None,
-            executor.lock,
-        )
-        waiting = executor.waiting(
-            settings.wait, job, workers, settings.limit, POLLS_PER_EXCHANGE, here=workers is None
-        )
-        error = executor.run(job, waiting)
-        if error is not None:
-            raise error
+        self._number[self.clock.thread()] = 0
+        tables = self.place(CALLS, self.plans[0])
+        state = self.memory[tables + 16 * words.STATE]
+        self.memory[state + 8 * words.LIMIT] = self._limit
+        outcome = self.functions.run(tables, CALLS)
+        assert outcome == words.OVER, outcome
         self.end_s = self.clock.now_s
-        if workers is not None:
-            for _ in range(settings.workers):
-                workers.stop()
 
-    def _make_event(self) -> SimulatedWakeEvent:
-        self._wake_event = SimulatedWakeEvent(self.clock, self.wake_s)
-        return self._wake_event
+    def _crew(self, worker: int) -> None:
+        self._number[self.clock.thread()] = worker
+        self.functions.serve(CONTROL, worker, words.NONE)
 
-    def _test_some(self, tickets: Sequence[Ticket]) -> list[int]:
-        """Look which exchanges are over, as `MPI.Request.Testsome`; a look takes its time."""
-        poll_s = self.machine.poll_s
-        if poll_s:
-            self.charge(self._wake_event.skipped() * poll_s, self._polled)
-            self.occupy(poll_s)
-            self._polled = self.mark()
-        done = [place for place, ticket in enumerate(tickets) if ticket.done]
-        if not done:
-            self._wake_event.between_polls(poll_s)
-        return done
+    def turn(self) -> None:
+        """Go on: threads give way where they compute, wait or rest."""
 
-    async def _slice(self, key: int, resources: None) -> None:
-        steps, transfers = self._program.steps[key], self._program.transfers[key]
-        self.compute(steps[0])
-        for place, transfer in enumerate(transfers):
-            await VirtualOperation(self, transfer, (key, place))
-            self.compute(steps[place + 1])
+    def rest(self) -> bool:
+        """Wait until something has changed: an exchange has ended, or another thread has given a slot back."""
+        if self._found and self._number[self.clock.thread()] == 0:
+            self._found = False
+            return False
+        self._resting[self._number[self.clock.thread()]] = self.clock.waker()
+        self.clock.suspend()
+        return False
+
+    def wake_all(self) -> None:
+        """Let all resting threads look again."""
+        for number in sorted(self._resting):
+            self.clock.at(self.clock.now_s, self._resting.pop(number))
+
+    def sleep(self, address: int, word: int) -> None:
+        if self.memory.get(address, 0) == word:
+            self._asleep.append(self.clock.waker())
+            self.clock.suspend()
+
+    def wake(self, address: int, count: int) -> None:
+        for waker in self._asleep[:count]:
+            self.clock.at(self.clock.now_s, waker)
+        del self._asleep[:count]
+
+    # ---- memory ----
+
+    def store(self, address: int, value: int) -> None:
+        self.memory[address] = int(value)
+        slot, word = divmod(address - self._slots, 8 * words.SLOT_WORDS)
+        if 0 <= slot < self.plan.depth and word in (8 * words.OWNER, 8 * words.UNDER_WAY) and not value:
+            # What a slot comes to may be another thing than when it was last given back.
+            now = self.memory[address - word + 8 * words.POSITION], word
+            if self._given_back.get(slot) != now:
+                self._given_back[slot] = now
+                self.wake_all()
+            self._found |= word == 8 * words.UNDER_WAY
+
+    def changed(self, address: int, function: Callable[[int], int]) -> int:
+        """Change a word of the control, which other threads wait for."""
+        before = self.change(address, function)
+        self.wake_all()
+        return before
+
+    def now(self) -> int:
+        return int(1e9 * self.clock.now_s)
+
+    def since(self, tables: int, value: int) -> None:
+        """Note that the calling thread has nothing to compute, or that it has."""
+        self.memory[self.memory[tables + 16 * words.STATE] + 8 * words.SINCE] = value
 
     # ---- what takes time ----
 
-    def compute(self, seconds: float) -> None:
+    def run_row(self, tables: int, number: int, worker: int, bases: object) -> None:
         """Compute on a core, and wait for what is taken from it meanwhile."""
+        seconds = self._seconds[number]
         if self._jitter is not None:
             seconds *= next(self._jitter)
         if held_s := min(seconds, self.machine.interpreter_s):
-            with self._interpreter:
-                self._hold_core(held_s)
+            if self._locked:
+                self._lock.append(self.clock.waker())
+                self.clock.suspend()
+            self._locked = True
+            self._hold_core(held_s)
+            self._locked = False
+            if self._lock:
+                self._locked = True
+                self.clock.at(self.clock.now_s, self._lock.popleft())
         self._hold_core(seconds - held_s)
 
     def _hold_core(self, seconds: float) -> None:
@@ -208,29 +209,16 @@ class Rank:
             seconds, self._debt_s = self._debt_s, 0.0
         self._change(-1)
 
-    def occupy(self, seconds: float) -> None:
-        """Use a core in the communicator, at once."""
-        if seconds > 0:
-            mark = self.mark()
-            self.clock.sleep(seconds)
-            self.charge(seconds, mark)
-
-    def wake_s(self) -> float:
-        """Tell how late the communicator wakes, as the cores are now."""
-        if self._computing >= self._settings.workers:
-            return self.machine.busy_wake_s
-        return self.machine.wake_s
-
     def mark(self) -> tuple[float, float]:
-        """Now, and the time so far with all cores busy."""
+        """Now, and the time so far with all cores computing."""
         now_s = self.clock.now_s
         busy_s = self._busy_s
-        if self._computing >= self._settings.workers:
+        if self._computing >= self._threads:
             busy_s += now_s - self._busy_since_s
         return now_s, busy_s
 
-    def charge(self, seconds: float, mark: tuple[float, float]) -> None:
-        """Core time used since `mark` by others than the workers."""
+    def _charge(self, seconds: float, mark: tuple[float, float]) -> None:
+        """Core time used since `mark` by the kernel."""
         now_s, busy_s = self.mark()
         if now_s > mark[0]:
             self._debt_s += seconds * (busy_s - mark[1]) / (now_s - mark[0])
@@ -243,29 +231,47 @@ class Rank:
 
     # ---- MPI ----
 
-    def issue(self, operation: VirtualOperation) -> Ticket:
-        """Start an exchange: MPI and the runtime take their time, then the network has it."""
-        transfer, machine = operation.transfer, self.machine
-        self._issued += 1
+    def call_mpi(self, function: int, given: tuple[int, ...]) -> int:
+        if function == words.TEST:
+            if self._sweeps and self.machine.poll_s:
+                self.clock.sleep(self.machine.poll_s)
+            self._sweeps = False
+            self.memory[given[1]] = int(self._tickets[given[0]].done)
+            return 0
+        number = given[1]
+        transfer, machine = self._transfers[number], self.machine
         local = (1 - self.network.remote) * transfer.nbytes
-        self.occupy(machine.operation_s + machine.message_s * transfer.messages + local / machine.copy_Bps)
-        return self.network.exchange(self._issued, self, transfer, operation.signature)
+        seconds = machine.operation_s + machine.message_s * transfer.messages + local / machine.copy_Bps
+        if seconds > 0:
+            self.clock.sleep(seconds)
+        self._issued += 1
+        ticket = self.network.exchange(self._issued, self, transfer, self._signatures[number])
+        if function == words.IALLTOALLV:
+            self._tickets[given[-1]] = ticket
+        else:
+            ticket.Wait()
+        return 0
+
+    def sweep(self) -> None:
+        """Begin a look at all that is under way, which takes its time once."""
+        self._sweeps, self._found = True, False
+
+    def agree(self) -> int:
+        """Add up a small number over all ranks, at the end of the call."""
+        self.network.reduction(1, self, np.zeros(1)).Wait()
+        return words.OVER
 
     def completed(self, ticket: Ticket) -> None:
         """Note that an exchange or a reduction is over."""
         if self.machine.byte_s:
-            self.charge(self.machine.byte_s * ticket.nbytes, ticket.mark)
+            self._charge(self.machine.byte_s * ticket.nbytes, ticket.mark)
         if self._blocked is not None:
             waker, self._blocked = self._blocked, None
             self.clock.at(self.clock.now_s, waker)
-        if self._wake_event is not None:
-            self._wake_event.happened()
+        elif 0 in self._resting:
+            self.clock.at(self.clock.now_s + self.machine.wake_s, self._resting.pop(0))
 
     def sleep_until_completion(self) -> None:
         """Be in a blocking call."""
         self._blocked = self.clock.waker()
         self.clock.suspend()
-
-
-def _fail(error: BaseException) -> None:
-    raise error
