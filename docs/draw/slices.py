@@ -17,9 +17,7 @@ from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer
 
 SLICES, STEP_S, BANDWIDTH_BPS = 6, 1.0, 1.0
 NBYTES = 2.0  # of a slice's exchange: it takes as long as the slice's two steps
-MACHINE = Machine(
-    name="virtual", fft_flops=1.0, copy_Bps=1.0, latency_s=0.0, bandwidth_Bps=BANDWIDTH_BPS, wake_s=0.0, busy_wake_s=0.0
-)
+MACHINE = Machine(name="virtual", fft_flops=1.0, copy_Bps=1.0, latency_s=0.0, bandwidth_Bps=BANDWIDTH_BPS, wake_s=0.0)
 COMPUTE, EXCHANGE = COLOURS[0], COLOURS[1]
 
 

@@ -1,8 +1,7 @@
-"""The runtime's own code on a virtual clock: what `overlap.timing.simulate` says is held to it.
+"""The source of the compiled loop on a virtual clock: what `overlap.timing.simulate` says is held to it.
 
-The executor, its ways to wait, the ready steps and the core tokens run unchanged, each of their threads a greenlet.
-What is simulated is what they stand on: threads (`clock`), MPI (`network`), and the time that computing and
-communicating take on the cores of a rank (`rank`).
+The loop and its rule run unchanged, each of their threads a greenlet. What is simulated is what they stand on: threads
+(`clock`), MPI (`network`), and the time that computing and communicating take on the cores of a rank (`rank`).
 """
 
 from __future__ import annotations

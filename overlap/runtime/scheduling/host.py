@@ -58,7 +58,7 @@ class NotIssued(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """The system calls of waiting; tests replace them by a virtual clock, to which they hold the simulation.
+    """The system calls of waiting, which tests replace.
 
     Attributes
     ----------

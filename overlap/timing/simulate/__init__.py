@@ -1,15 +1,15 @@
-"""Simulation of the time that a slice program takes on a machine, by the runtime's schedule on a virtual clock.
+"""Simulation of the time that slices take on a machine, by the rule of the runtime's loop on a virtual clock.
 
 Lowest first:
 
     machine     a machine in a few numbers; TOML
     program     slices that compute and exchange; those of the plans
     options     how the program runs
-    ranks       the runtime's schedule on all ranks, stepped together in compiled code
+    ranks       all ranks, stepped together in compiled code
     run         a simulation, beside the closed forms
 
-Issue order, ready steps, core tokens, limits and sleeps are those of the runtime: the tests compare each of them with
-the runtime's own code on a virtual clock. Only the machine is a model: see `Machine` and `ranks`.
+What each thread does next is decided by the functions by which the runtime's loop decides it. The tests compare the
+times with those of the loop's source on a virtual clock. Only the machine is a model: see `Machine` and `ranks`.
 
 If all ranks are alike (one program, no jitter), they are in the same state at any time, so one of them is simulated and
 represents all; the result is the same as if each of them were simulated. Otherwise every rank is simulated.

@@ -61,11 +61,11 @@ class Machine:
     ranks_per_node : int
         Ranks that share a network card.
     operation_s, poll_s : float
-        Core time of the runtime per exchange, and of one poll of the requests.
+        Core time of the runtime per exchange, and of one test of what is under way.
     interpreter_s : float
         Time of a step of a slice during which it holds Python's interpreter lock.
-    wake_s, busy_wake_s : float
-        Time by which the communicator wakes too late, and the same while all cores compute.
+    wake_s : float
+        Time by which a thread that has nothing to compute goes on too late when an exchange has ended.
     jitter : float
         Standard deviation of the logarithm of a step's time.
     threads : ThreadScaling
@@ -97,9 +97,8 @@ class Machine:
     ranks_per_node: int = _number("network", "ranks that share a network card", 1, least=1, kind=int)
     operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
     interpreter_s: float = _number("runtime", "time of a slice's step in which it holds Python's interpreter lock", 0.0)
-    poll_s: float = _number("runtime", "core time of one poll of the requests", 0.0)
-    wake_s: float = _number("runtime", "delay with which the communicator wakes", 0.0)
-    busy_wake_s: float = _number("runtime", "the same delay while all cores compute", 0.0)
+    poll_s: float = _number("runtime", "core time of one test of what is under way", 0.0)
+    wake_s: float = _number("runtime", "delay with which a thread goes on when an exchange has ended", 0.0)
     jitter: float = _number("runtime", "standard deviation of the logarithm of a step's time", 0.0)
     threads: ThreadScaling = ThreadScaling()
 

@@ -511,7 +511,8 @@ class _Tables:
     """
 
     def __init__(self, counts: Sequence[int], options: Options, simulated: int) -> None:
-        depth, slots = options.depth, [[] for _ in range(options.depth)]  # type: list[list[tuple[int, int, int]]]
+        depth = options.depth
+        slots: list[list[tuple[int, int, int]]] = [[] for _ in range(depth)]
         row = exchange = 0
         for key, count in enumerate(counts):
             items = slots[key % depth]

@@ -17,12 +17,11 @@ class Options:
     ----------
     ranks : int
     workers : int
-        Workers per rank, each with a core.
+        Threads per rank that compute, each with a core; the first one exchanges, too.
     wait : {"off", "block", "poll"}
     depth : int
     in_flight : int or None
         None: `depth`.
-    agree_every : int
     seed : int
         The seed of the jitter.
     speeds : tuple of float or None
@@ -45,12 +44,11 @@ class Options:
     wait: str = "poll"
     depth: int = 8
     in_flight: int | None = None
-    agree_every: int = 64
     seed: int = 0
     speeds: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "workers", "depth", "agree_every"):
+        for name in ("ranks", "workers", "depth"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise InputError(f"{name}: expected an integer >= 1, received {getattr(self, name)!r}")
         if self.wait not in WAITS:

@@ -62,7 +62,6 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
         raise InputError("expected at least 2 ranks to measure a network, received 1")
     latency_s, bandwidth_Bps = _link(comm, burst_nbytes)
     work = _Work()
-    wake_s, busy_wake_s = _wakes(work)
     message_s, byte_s = _core_time(comm, work)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     # This time includes polls and wake-ups, which the simulation counts separately.
@@ -77,8 +76,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
         jitter=_jitter(comm, work),
         operation_s=_operation_s(),
         poll_s=_poll_s(),
-        wake_s=wake_s,
-        busy_wake_s=busy_wake_s,
+        wake_s=_wake_s(),
         threads=_threads(comm),
     )
     values = comm.bcast(values)
@@ -219,57 +217,44 @@ def _jitter(comm: MPI.Intracomm, work: _Work) -> float:
     return comm.allreduce(float(larger * np.sqrt(np.pi)), MPI.MAX)
 
 
-def _wakes(work: _Work) -> list[float]:
-    """Measure how much too late a sleeping thread wakes: alone, and while another thread computes on its core."""
-
-    def oversleep() -> float:
-        seconds = []
-        wake_event = WakeEvent()
-        for _ in range(400):
-            started = perf_counter()
-            wake_event.sleep(POLL_EVERY_S)
-            seconds.append(perf_counter() - started - POLL_EVERY_S)
-        return max(0.0, sum(seconds) / len(seconds))
-
+def _wake_s() -> float:
+    """Measure how much too late a sleeping thread wakes."""
     oversleeps: list[float] = []
 
     def measure() -> None:
         take_short_slices()
         set_exact_timers(True)
-        oversleeps.append(oversleep())
-        with work:
-            oversleeps.append(oversleep())
+        wake_event = WakeEvent()
+        for _ in range(400):
+            started = perf_counter()
+            wake_event.sleep(POLL_EVERY_S)
+            oversleeps.append(perf_counter() - started - POLL_EVERY_S)
 
     thread = threading.Thread(target=measure)
     thread.start()
     thread.join()
-    return oversleeps
+    return max(0.0, sum(oversleeps) / len(oversleeps))
 
 
-def _poll_s() -> float:
-    """Measure the core time of one poll of an incomplete request and of the sleep after it."""
+def _poll_s(tests: int = 2000) -> float:
+    """Measure the core time of one test of a request that is under way."""
     request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
-    wake_event = WakeEvent()
     started = thread_time()
-    for _ in range(200):
-        MPI.Request.Testsome([request])
-        wake_event.sleep(POLL_EVERY_S)
-    seconds = (thread_time() - started) / 200
+    for _ in range(tests):
+        request.Test()
+    seconds = (thread_time() - started) / tests
     MPI.COMM_SELF.Send(np.zeros(1), dest=0, tag=1)
     request.Wait()
     return seconds
 
 
 def _operation_s(slices: int = 1000) -> float:
-    """Measure the runtime's own time for a slice with one await that computes nothing."""
-    send, receive = np.zeros((2, 1))
-    with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
-
-        async def program(z: int) -> None:
-            await runtime.comm.Alltoall(send, receive)
-
-        pipeline = runtime.pipelined(program, skeleton=program)
-        return _timed(MPI.COMM_SELF, lambda: pipeline(range(slices))) / slices
+    """Measure the loop's own time for a slice of a plan that computes next to nothing."""
+    settings = {"wait": "poll", "depth": 16, "chunk": 1}
+    with FFT2(MPI.COMM_SELF, (slices, 2, 2), "c16", settings=settings) as plan:
+        field, modes = plan.real.empty(), plan.spectrum.empty()
+        field[...] = 1.0
+        return _timed(MPI.COMM_SELF, lambda: plan.forward(field, out=modes)) / slices
 
 
 def _fft_flops(comm: MPI.Intracomm) -> float:
