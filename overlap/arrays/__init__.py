@@ -1,12 +1,12 @@
 """Distributed arrays: partitions, exchanges and the arrays themselves. Uses no threads."""
 
 from ..checks import mask_problem, refuse_masks
+from ..ranks.door import collective_section
 from ..ranks.objects import old_names
 from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray, overlaps_itself
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
-from .hdf5_storage import collective_section
 from .layout import AxisSwap, Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .pieces import pieces_on

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import refuse_masks
 from ..errors import InputError
-from ..ranks.door import door_of
+from ..ranks.door import collective_section, door_of
 from ..ranks.interrupts import held_signals
 from ..ranks.losses import detecting_loss, guard_of
 from . import hdf5_storage, redistribution, reductions
@@ -290,7 +290,7 @@ class DistArray(PlacedArray):
         """
         with (
             self._known("gathering an array", limited=False) as (comm, where),
-            hdf5_storage.collective_section(comm, "to_xarray") as agreed,
+            collective_section(comm, "to_xarray") as agreed,
         ):
             scales = hdf5_storage.axes_of(where.global_shape, name, dims, coords)
             agreed.update(hdf5_storage.described(name, scales))

@@ -1,15 +1,19 @@
-"""Data types of messages: MPI's data types, and doubles that are sent as singles."""
+"""Data types of messages: MPI's data types, and doubles that are sent as singles; sections of all ranks of an array."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from ..errors import InputError, repr_of
 from ..lowlevel.memory import address_of
+from ..ranks.door import collective_section
+from .distribution import Distribution, parts_problem
 
 EXCHANGES = (None, "f4")
 
@@ -99,3 +103,15 @@ def too_large() -> InputError:
         f"expected numbers of at most {np.finfo(np.float32).max:.3g} in an exchange in single precision "
         "(exchange='f4'), received a larger one"
     )
+
+
+def array_section(comm: Any, call: str, where: Distribution) -> AbstractContextManager[dict[str, Any]]:
+    """Make a `collective_section` before which the parts of all ranks are checked: they must make up one array."""
+
+    def parts_problem_of(own_comm: MPI.Intracomm) -> str | None:
+        everyone = np.empty((own_comm.size, len(where.global_shape), 2), np.int64)
+        own_comm.Allgather(np.array([(part.start, part.stop) for part in where.local_slice], np.int64), everyone)
+        places = (tuple(slice(*bounds) for bounds in box) for box in everyone.tolist())
+        return parts_problem(places, where.global_shape)
+
+    return collective_section(comm, call, parts_problem_of, global_shape=where.global_shape)

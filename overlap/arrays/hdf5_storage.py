@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from ..files import ErrorKeepingFile, replacing
-from ..ranks.door import door_of
-from .distribution import Distribution, parts_problem
-from .exchange import refuse_objects
+from ..ranks.door import collective_section
+from .distribution import Distribution
+from .exchange import array_section, refuse_objects
 from .pieces import PIECE_NBYTES, boxes, pieces_on, shifted
 
 Axes = Mapping[str, np.ndarray | range]
@@ -106,7 +106,7 @@ def save(
     coords: Mapping[str, ArrayLike] | None,
 ) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
-    with collective_section(comm, "save", where) as agreed:
+    with array_section(comm, "save", where) as agreed:
         h5py = hdf5()
         refuse_objects(local.dtype)
         axes = axes_of(where.global_shape, name, dims, coords)
@@ -177,44 +177,3 @@ def _created(path: Any, where: Distribution, name: str, dtype: np.dtype, axes: A
             write_axis(file, axis, values)
             data.dims[number].attach_scale(file[axis])
         yield data
-
-
-@contextmanager
-def collective_section(comm: Any, call: str, where: Distribution | None = None) -> Iterator[dict[str, Any]]:
-    """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
-
-    The block runs to its end on all ranks, so messages inside of it must go on after a failure. Whoever enters learns
-    of what has failed on another rank.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    call : str
-        Names what the ranks do, which must be the same on all of them.
-    where : Distribution, optional
-        This rank's part of an array: the parts of all ranks must make up the array.
-
-    Yields
-    ------
-    dict
-        A dictionary for values by name, which must be the same on all ranks.
-
-    Raises
-    ------
-    InputError, RankError
-        On all ranks, for what has failed; `InputError` also if the values differ, or if the parts do not make up one
-        array.
-    """
-    agreed: dict[str, Any] = {}
-    door = door_of(comm)
-    with door.collective_section(call, at_end=agreed, global_shape=where and where.global_shape):
-        if where is not None:
-            everyone = np.empty((comm.size, len(where.global_shape), 2), np.int64)
-            with door.watching(call) as own_comm:
-                own_comm.Allgather(
-                    np.array([(part.start, part.stop) for part in where.local_slice], np.int64), everyone
-                )
-            places = (tuple(slice(*bounds) for bounds in box) for box in everyone.tolist())
-            if problem := parts_problem(places, where.global_shape):
-                raise door.mark(InputError(problem))
-        yield agreed

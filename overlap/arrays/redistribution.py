@@ -10,11 +10,11 @@ import numpy as np
 
 from ..checks import refuse_masks
 from ..errors import InputError, repr_of
+from ..ranks.door import collective_section
 from ..ranks.interrupts import holding_signals
 from .crossing import Crossing
 from .distribution import Distribution, Placed, part_of
-from .exchange import exchange_problem, mpi_type, refuse_objects, rounded
-from .hdf5_storage import collective_section
+from .exchange import array_section, exchange_problem, mpi_type, refuse_objects, rounded
 from .pieces import pieces_on
 from .topology import same_ranks
 from .weights import checked, checked_shares
@@ -24,7 +24,7 @@ def gather(
     comm: Any, local: np.ndarray, where: Distribution, root: int, index: Sequence[int | slice] | None
 ) -> np.ndarray | None:
     """Bring the global array, or a part of it, to one rank (collective); see `DistArray.gather`."""
-    with collective_section(comm, "gather", where) as agreed:
+    with array_section(comm, "gather", where) as agreed:
         target = _root(root, comm)
         wanted = _indices(index, where)
         try:
@@ -105,7 +105,7 @@ def redistribute(
     where : Distribution
         Its place.
     """
-    with collective_section(comm, "redistribute", where) as agreed:
+    with array_section(comm, "redistribute", where) as agreed:
         refuse_objects(local.dtype)
         if problem := exchange_problem(exchange, local.dtype):
             raise InputError(problem)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import InputError, repr_of
 from .distribution import Distribution
-from .hdf5_storage import collective_section
+from .exchange import array_section
 from .placed import PlacedArray
 from .topology import same_ranks
 
@@ -110,7 +110,7 @@ def _combined(
     InputError, RankError
         On all ranks.
     """
-    with collective_section(comm, name, where) as common:
+    with array_section(comm, name, where) as common:
         if problem is None and empty:
             problem = f"expected an array with elements, received one of global shape {where.global_shape}"
         if problem is not None:

@@ -37,22 +37,13 @@ from mpi4py import MPI
 from ..errors import BusyError, InputError, OverlapError, RankLost, formatted
 from . import departure
 from .exclusive import IN_SLICES, Exclusive, note_thread_level
-from .header import (
-    Exchange,
-    Header,
-    Report,
-    common_error,
-    disagreement,
-    failure_report,
-    hear,
-    is_old,
-    report_between_calls,
-)
+from .header import Header, disagreement
 from .holding import DropWarning, Holding, free_dropped
 from .interrupts import held_signals, holding_signals
 from .losses import Guard, guard_of
 from .rendezvous import Rendezvous
 from .resource import Calls, check_process, closed_error
+from .together import Exchange, Report, common_error, failure_report, hear, is_old, report_between_calls
 from .watchdog import Watchdog
 
 T = TypeVar("T")  # the type of any value

@@ -27,9 +27,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import formatted
-from .header import UNCLOSED, Exchange, Report, hear, is_old
 from .rendezvous import Rendezvous
 from .resource import MPI4PY_S, ended_by, mpi4py_aborts
+from .together import UNCLOSED, Exchange, Report, hear, is_old
 from .wait import pause, wait_for
 from .watchdog import abort, limited_to
 

@@ -29,10 +29,11 @@ from .coordinator import Coordinator
 from .departure import Departure
 from .exclusive import Exclusive
 from .failures import FailureChannel, RankFailure
-from .header import Header, Report
+from .header import Header
 from .interrupts import held_signals
 from .kept_with import KeptWith
 from .losses import guard_of
+from .together import Report
 from .watchdog import Notice, Watchdog
 
 _TAG = 9
@@ -144,6 +145,50 @@ def enter(comm: MPI.Intracomm, watchdog: Watchdog, call: str, problem: str | Non
         watchdog.close()  # there will be no object
         raise
     return door
+
+
+@contextmanager
+def collective_section(
+    comm: MPI.Intracomm,
+    call: str,
+    check: Callable[[MPI.Intracomm], str | None] | None = None,
+    **agreed: Any,
+) -> Iterator[dict[str, Any]]:
+    """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
+
+    The block runs to its end on all ranks, so messages inside of it must go on after a failure. Whoever enters learns
+    of what has failed on another rank.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    call : str
+        Names what the ranks do, which must be the same on all of them.
+    check : callable, optional
+        Called before the block, under the deadline, with a communicator of the same ranks. Returns the same on all of
+        them: None, or what is wrong.
+    **agreed
+        Values that must be the same on all ranks when the block begins.
+
+    Yields
+    ------
+    dict
+        A dictionary for values by name, which must be the same on all ranks when the block ends.
+
+    Raises
+    ------
+    InputError, RankError
+        On all ranks, for what has failed; `InputError` also if the values differ, or for what `check` returns.
+    """
+    at_end: dict[str, Any] = {}
+    door = door_of(comm)
+    with door.collective_section(call, at_end=at_end, **agreed):
+        if check is not None:
+            with door.watching(call) as own_comm:
+                problem = check(own_comm)
+            if problem:
+                raise door.mark(InputError(problem))
+        yield at_end
 
 
 def close_doors() -> None:

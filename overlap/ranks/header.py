@@ -1,26 +1,12 @@
-"""Headers, and the reports that ranks exchange after a header has shown a failure.
-
-A header is the call that a rank is about to make, as values that can be compared and as a checksum. Of the reports all
-ranks make one exception.
-"""
+"""Headers: the call that a rank is about to make, as values that can be compared and as a checksum."""
 
 from __future__ import annotations
 
-import pickle
 import zlib
-from dataclasses import dataclass, field, replace
-from itertools import islice
 from numbers import Complex, Integral, Number, Real
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
-
-from ..errors import InputError, OverlapError, RankError, formatted
-from .failures import RankFailure, heard, identity_of
-
-LAST = 100  # failures that a report names; one that is older has reached all ranks long ago
-UNCLOSED = "its process has ended without close()"
 
 
 class Header:
@@ -95,130 +81,3 @@ def disagreement(headers: list[dict[str, str]]) -> str:
                 + ", ".join(f"{value} (rank {rank})" for rank, value in enumerate(values))
             )
     return "; ".join(lines)
-
-
-def _last_heard() -> frozenset[str]:
-    return frozenset(islice(reversed(heard), LAST))
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one rank reports to the others.
-
-    Attributes
-    ----------
-    leaving : bool
-        This is the rank's last header.
-    header : dict, optional
-        The call that the rank is about to make, if no rank has failed.
-    failure : tuple of (str, str), optional
-        The failure on the rank: one line, and the traceback.
-    is_input : bool
-        The failure is an `InputError`, for which the line is enough.
-    identity : str
-        Names a failure between two calls, on all ranks and communicators.
-    heard : frozenset of str
-        The identities of the last failures that the rank has raised, or has reported itself.
-    """
-
-    leaving: bool
-    header: dict[str, str] | None = None
-    failure: tuple[str, str] | None = None
-    is_input: bool = False
-    identity: str = ""
-    heard: frozenset[str] = field(default_factory=_last_heard)
-
-    def renewed(self) -> Report:
-        """Return the report with all failures that the rank has raised meanwhile."""
-        return replace(self, heard=_last_heard())
-
-
-class Exchange:
-    """Exchanges the reports of all ranks, without a wait unless `wait` is called. Collective.
-
-    Two exchanges may be under way at once, on two communicators, and the ranks may begin them in any order.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    report : Report
-        This rank's.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, report: Report) -> None:
-        self._comm, self._sent = comm, pickle.dumps(report)
-        self._lengths = np.zeros(comm.size, np.int64)
-        self._received: bytearray | None = None
-        self._request = comm.Iallgather(np.array([len(self._sent)], np.int64), self._lengths)
-
-    def is_complete(self) -> bool:
-        """Go on without a wait; return whether the reports of all ranks are there."""
-        return self._request.Test() and (self._received is not None or self._send().Test())
-
-    def wait(self) -> list[Report]:
-        """Wait for the reports, and return those of all ranks."""
-        self._request.Wait()
-        if self._received is None:
-            self._send().Wait()
-        content, ends = memoryview(self._received or b""), np.cumsum(self._lengths)
-        return [pickle.loads(content[end - length : end]) for length, end in zip(self._lengths, ends)]
-
-    def _send(self) -> MPI.Request:
-        self._received = bytearray(int(self._lengths.sum()))
-        self._request = self._comm.Iallgatherv(self._sent, [self._received, self._lengths, MPI.BYTE])
-        return self._request
-
-
-def failure_report(error: BaseException | None, leaving: bool) -> Report:
-    """Make this rank's report: of its failure, or of none."""
-    if error is None:
-        return Report(leaving)
-    summary, traceback_text = formatted(error)
-    if isinstance(error, InputError) and not leaving:  # in a call that all ranks make together
-        return Report(leaving, failure=(str(error), traceback_text), is_input=True)
-    return Report(leaving, failure=(summary, traceback_text))
-
-
-def report_between_calls(error: BaseException, leaving: bool) -> Report:
-    """Make this rank's report of a failure between two calls, which all its communicators send."""
-    return replace(failure_report(error, leaving), identity=identity_of(error))
-
-
-def is_old(reports: list[Report]) -> bool:
-    """Return whether all failures are such that every rank knows them already, so that the header is void."""
-    failed = [report for report in reports if report.failure is not None]
-    return bool(failed) and all(
-        not report.leaving and report.identity and all(report.identity in other.heard for other in reports)
-        for report in failed
-    )
-
-
-def hear(reports: list[Report]) -> None:
-    """Note that this rank has learnt of what has failed."""
-    heard.update((report.identity, None) for report in reports if report.identity)
-
-
-def common_error(reports: list[Report]) -> OverlapError | None:
-    """Make the one exception of all ranks; None if no rank has failed and all of them leave."""
-    ranks: dict[str, list[int]] = {}  # text of a failure -> ranks
-    for rank, report in enumerate(reports):
-        if report.failure is None:
-            continue
-        if not report.is_input:
-            return RankFailure(rank, *report.failure, identity=report.identity).error()
-        ranks.setdefault(report.failure[0], []).append(rank)
-    if ranks:
-        return InputError(
-            "; ".join(f"{_named(failed_ranks, len(reports))}: {summary}" for summary, failed_ranks in ranks.items())
-        )
-    gone = [rank for rank, report in enumerate(reports) if report.leaving]
-    if len(gone) == len(reports):
-        return None
-    return RankError(gone[0], UNCLOSED, "(it ended without an exception)")
-
-
-def _named(ranks: list[int], size: int) -> str:
-    """Return the names of some ranks, for a message."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "all ranks" if len(ranks) == size else f"ranks {', '.join(map(str, ranks))}"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import mmap
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import RankError, formatted
+from ..errors import RankError
+from .together import together
 
 PREFIX = "overlap_shm_"
 _FOLDER = Path("/dev/shm")
@@ -54,10 +54,10 @@ def segments(
     nbytes = max(nbytes, 1)  # an empty file cannot be mapped
     comm = comm or node
     try:
-        own_segment = _made_by_all(comm, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL))
+        own_segment = together(comm, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL))
         names: list[tuple[str, int]] = node.allgather((path.name, nbytes))
         paths = {rank: (_FOLDER / names[rank][0], names[rank][1]) for rank in set(peers) - {node.rank}}
-        peer_segments = _made_by_all(comm, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
+        peer_segments = together(comm, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
     finally:
         path.unlink(missing_ok=True)
     return {node.rank: own_segment, **peer_segments}
@@ -96,17 +96,3 @@ def _reserve(file: int, nbytes: int) -> None:
             f"expected {nbytes} bytes of shared memory in {_FOLDER}, received {os.strerror(error.errno or 0)!r} where "
             f"{system.f_bavail * system.f_frsize} bytes are free",
         ) from None
-
-
-def _made_by_all(comm: MPI.Intracomm, make: Callable[[], Any]) -> Any:
-    """Return what `make` makes; if it raises on a rank, raise on all of them."""
-    made, error = None, None
-    try:
-        made = make()
-    except Exception as problem:
-        error = problem
-    reports: Any = comm.allgather(error and formatted(error))
-    for rank, report in enumerate(reports):
-        if report is not None:
-            raise RankError(rank, *report) from error
-    return made

@@ -71,6 +71,7 @@ USERS_OWN = {
 }
 # Watched where the function is called; operations of an `AsyncComm`, to be awaited; a message that a probe has found.
 ELSEWISE_SAFE = {
+    ("arrays/exchange.py", "Allgather"),
     ("fft/planning/tournament.py", "send"),
     ("fft/stepping.py", "send"),  # a generator's
     ("halo/halo.py", "Split_type"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,13 @@ from ...ranks.interrupts import holding_signals
 from ...ranks.losses import detecting_loss, guarded
 from ...ranks.objects import Described, Uncopied
 from ...ranks.resource import Calls, marked_call
+from ...ranks.together import together
 from . import signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start
 
 # Calls that have a nonblocking form with the same arguments: ``Name`` and ``Iname``.
+_CHECKING = "the check of a communicator's arguments"
 CALLS = tuple(signatures.PARAMETERS)
 # Calls that have a persistent form: ``Name_init``.
 PERSISTENT = tuple(name for name in CALLS if hasattr(MPI.Intracomm, f"{name}_init"))
@@ -350,33 +353,32 @@ class AsyncComm(Uncopied, Described):
             On all ranks, if an argument of any rank is not an integer or is out of its range.
         """
         getattr(self._wrap, "__self__").check_idle()  # noqa: B009
-        problem = None
-        try:
-            color, key = index(color), index(key)
-            if not (color == MPI.UNDEFINED or 0 <= color < 2**31) or not -(2**31) <= key < 2**31:
-                problem = f"expected a color from 0 on, or MPI.UNDEFINED, and a key, received {color} and {key}"
-        except Exception as error:
-            problem = f"expected integers as color and key, received others: {formatted(error)[0]}"
-        self._agree(problem)
-        return self._wrap(lambda: self._source.Split(color, key), AsyncComm)
+        colour, place = self._together(partial(_split_arguments, color, key))
+        return self._wrap(lambda: self._source.Split(colour, place), AsyncComm)
 
-    def _agree(self, problem: str | None, operation: Operation | None = None) -> None:
-        """Raise an `InputError` on all ranks if one has a problem or if their operations differ (collective)."""
+    def _together(self, check: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Return what a check of arguments returns; if it raises on one rank, raise on all of them (collective)."""
         getattr(self._wrap, "__self__").synchronize_members(self._source)  # noqa: B009
-        same = operation if problem is None else None
-        with detecting_loss(self._source, "the check of a communicator's arguments"):
-            answers = self._source.allgather(
-                (problem, same and signatures.collective_signature(same), same and signatures.pieces(same))
-            )
-        for rank, (rank_problem, _, _) in enumerate(answers):
-            if rank_problem is not None:
-                raise InputError(f"rank {rank}: {rank_problem}")
+        with detecting_loss(self._source, _CHECKING):
+            return together(self._source, check)
+
+    def _agree(self, operation: Operation) -> None:
+        """Raise an `InputError` on all ranks if the operation of one is wrong or if they differ (collective)."""
+
+        def check() -> tuple[Any, Any]:
+            if problem := signatures.problem(operation):
+                raise InputError(problem)
+            return signatures.collective_signature(operation), signatures.pieces(operation)
+
+        own = self._together(check)
+        with detecting_loss(self._source, _CHECKING):
+            answers = self._source.allgather(own)
         # MPI does not check this. Some libraries number their persistent collectives, so after a difference the ranks'
         # numbers would never match again.
-        if len({shared for _, shared, _ in answers}) > 1:
-            listed = ", ".join(f"{shared} (rank {rank})" for rank, (_, shared, _) in enumerate(answers))
+        if len({shared for shared, _ in answers}) > 1:
+            listed = ", ".join(f"{shared} (rank {rank})" for rank, (shared, _) in enumerate(answers))
             raise InputError(f"expected the same collective on all ranks, received {listed}")
-        if different := signatures.pieces_problem([piece for _, _, piece in answers]):
+        if different := signatures.pieces_problem([piece for _, piece in answers]):
             raise InputError(different)
 
     @holding_signals
@@ -386,10 +388,21 @@ class AsyncComm(Uncopied, Described):
         self.runtime.coordinator.check_idle()
         if name not in ("Send", "Ssend", "Recv"):
             operation = Operation(self, name, args, kwargs)
-            self._agree(signatures.problem(operation), operation)
+            self._agree(operation)
         request = Persistent(self, name, args, kwargs)
         self.persistent.append(request)
         return request
+
+
+def _split_arguments(color: Any, key: Any) -> tuple[int, int]:
+    """Return the arguments of `AsyncComm.Split` as integers; raise an `InputError` on this rank if they are none."""
+    try:
+        color, key = index(color), index(key)
+    except Exception as error:
+        raise InputError(f"expected integers as color and key, received others: {formatted(error)[0]}") from None
+    if not (color == MPI.UNDEFINED or 0 <= color < 2**31) or not -(2**31) <= key < 2**31:
+        raise InputError(f"expected a color from 0 on, or MPI.UNDEFINED, and a key, received {color} and {key}")
+    return color, key
 
 
 def _awaitable(name: str) -> tuple[str, Callable[..., Any]]:
