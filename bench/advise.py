@@ -7,25 +7,26 @@ which is told the number of slices. Then both are timed, in turns. On shaped lin
 `bench/machines`. The two ways give equal results.
 """
 
-import argparse
 import json
 import sys
 import tempfile
-import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
 import numpy as np
+from mpi4py import MPI
 
-from overlap import files
-from overlap.tools import launch
+import overlap
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import turns
 from overlap.tools.bench.table import markdown
 
-HERE = Path(__file__).resolve()
-LINKS = "shm", "2gbit", "4gbit"
-RANKS = 2
-STEPS = 15
+MACHINES = Path(__file__).resolve().parent / "machines"
 SETTLING = {"mpi4py_fft": 40}  # steps before, in which runtimes (12 steps) and plans compare their settings
+SLICES = {"mpi4py_fft": 64, "spectral": 32}  # of the others: 16
 
 
 def allreduce(comm, rt, n):
@@ -94,8 +95,6 @@ def halo(comm, rt, n):
 
 def gradients(comm, rt, n):
     """5 iterations of conjugate gradients for each of 16 right sides, with a Laplacian split over the ranks."""
-    from mpi4py import MPI
-
     slices = 16
     right = np.random.default_rng(comm.rank).random((slices, 24, 8 * n))
     x = np.zeros_like(right)
@@ -239,116 +238,80 @@ def mpi4py_fft(comm, rt, n):
 CASES = {case.__name__: case for case in (mpi4py_fft, spectral, halo, gradients, allreduce)}
 
 
-def measure(case, ways, size, steps):
-    """Run a case on this rank in one way, or in both by turns; tell its median time per step, and check the results."""
-    import mpi4py
+def local_s(step):
+    """Seconds of a step on this rank: no barrier keeps the ranks together, as none does in a program."""
+    started = perf_counter()
+    step()
+    return perf_counter() - started
 
-    mpi4py.rc.thread_level = "serialized"
-    from contextlib import nullcontext
 
-    from mpi4py import MPI
-
-    import overlap
-
-    comm = MPI.COMM_WORLD
+def measure(comm, given):
+    """The median times per step of a case in one way, or in both by turns, with the same results."""
+    case, ways = json.loads(given.part)
+    size, steps = (64, 3) if given.quick else (256, 15)
     with nullcontext() if ways == "plain" else overlap.Runtime(comm) as rt:
         runs = {"plain": CASES[case](comm, None, size)}
         if rt is not None:
             runs["hidden"] = CASES[case](comm, rt, size)
-        seconds = {way: [] for way in runs}
-        for number in range(-SETTLING.get(case, 12), steps):
-            for way, (step, _, _) in runs.items():
-                started = time.perf_counter()
-                step()
-                if number >= 0:
-                    seconds[way].append(time.perf_counter() - started)
+        timed = {way: partial(local_s, step) for way, (step, _, _) in runs.items()}
+        seconds = turns(timed, steps, warm=SETTLING.get(case, 12))
     for _, result, _ in runs.values():
         assert np.allclose(result, runs["plain"][1], rtol=1e-10)
-    told = {way: max(comm.allgather(median(of_way))) for way, of_way in seconds.items()}
-    if comm.rank == 0:
-        launch.tell(told)
+    yield {way: max(comm.allgather(median(of_way))) for way, of_way in seconds.items()}
 
 
-def run(command, link):
-    """Run a command on ranks; what it tells."""
-    told = []
-    if launch.run_ranks(command, ranks=RANKS, link=None if link == "shm" else link, deadline_s=300,
-                        on_line=launch.listening(told.append)):  # fmt: skip
-        raise SystemExit(f"failed: {command}")
-    return told
-
-
-def compared(case, link, options):
-    """Predict and measure one case on one link; the row of the table."""
-    own = [str(HERE), "--size", str(64 if options.quick else 256), "--steps", str(3 if options.quick else STEPS)]
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "advice.json"
-        machine = HERE.parent / "machines" / f"links-{link}.toml"
-        described = ["--machine", str(machine)] if machine.exists() else []
-        asked = ["-m", "overlap.advise", "--slices", str(slices_of(case)), *described, "--json", str(report)]
-        run([sys.executable, *asked, *own, "--rank", case, "plain"], link)
-        advice = json.loads(report.read_text())
-    told = [run([sys.executable, *own, "--rank", case, "both"], link)[0] for _ in range(options.rounds)]
-    (row,) = advice["estimates"]
-    plain, hidden = (median(each[way] for each in told) for way in ("plain", "hidden"))
-    compute_s, transfer_s, waiting_s = (
-        max(one[name] for one in advice["ranks"]) for name in ("computing_s", "transferring_s", "waiting_s")
-    )
-    return {
-        "case": case, "link": link, "compute_s": compute_s, "transfer_s": transfer_s, "waiting_s": waiting_s,
-        "at_most": advice["gain_at_most"], "predicted": row["gain"], "plain_s": plain, "hidden_s": hidden,
-        "reached": plain / hidden,
-    }  # fmt: skip
-
-
-def slices_of(case):
-    return {"mpi4py_fft": 64, "spectral": 32}.get(case, 16)
+def here(given):
+    """The records of all cases, each predicted and measured on each of the links."""
+    for link in given.links:
+        for case in given.cases:
+            with tempfile.TemporaryDirectory() as folder:
+                report, machine = Path(folder) / "advice.json", MACHINES / f"links-{link}.toml"
+                described = ["--machine", str(machine)] if machine.exists() else []
+                asked = ["-m", "overlap.advise", "--slices", str(SLICES.get(case, 16)), *described]
+                part = "--part", json.dumps([case, "plain"])
+                PAGE.ask(*part, ranks=2, link=link, before=[*asked, "--json", str(report)])
+                advice = json.loads(report.read_text())
+            told = []
+            for _ in range(given.rounds):
+                told += PAGE.ask("--part", json.dumps([case, "both"]), ranks=2, link=link)
+            plain_s, hidden_s = (median(each[way] for each in told) for way in ("plain", "hidden"))
+            (estimate,) = advice["estimates"]
+            yield {
+                "case": case,
+                "link": link,
+                **{name: max(one[name] for one in advice["ranks"]) for name in ("computing_s", "transferring_s")},
+                "at_most": advice["gain_at_most"],
+                "predicted": estimate["gain"],
+                "plain_s": plain_s,
+                "hidden_s": hidden_s,
+                "reached": plain_s / hidden_s,
+            }
 
 
 def cells(row):
-    ratio = row["predicted"] / row["reached"] - 1
+    """A record as a row of the table."""
     return (
-        row["case"], "shared memory" if row["link"] == "shm" else row["link"],
-        f"{row['transfer_s'] / row['compute_s']:.2f}", f"{1e3 * row['plain_s']:.1f}", f"{1e3 * row['hidden_s']:.1f}",
-        f"{row['at_most']:.2f}x", f"{row['predicted']:.2f}x", f"{row['reached']:.2f}x", f"{ratio:+.0%}",
-    )  # fmt: skip
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=tuple(CASES))
-    parser.add_argument("--links", nargs="+", default=LINKS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="small: only to see it work")
-    parser.add_argument("--out", metavar="FILE.md", help="default: print it")
-    parser.add_argument("--rank", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
-    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
-        measure(*options.rank, options.size, options.steps)
-        return
-    rows = []
-    for link in options.links:
-        for case in options.cases:
-            rows.append(cells(compared(case, link, options)))
-            print(*rows[-1], sep=" | ", flush=True)
-    head = (
-        "program",
-        "between the ranks",
-        "T/C",
-        "mpi4py, ms",
-        "overlap, ms",
-        "at most",
-        "predicted",
-        "reached",
-        "off by",
+        *(row["case"], "shared memory" if row["link"] == "shm" else row["link"]),
+        f"{row['transferring_s'] / row['computing_s']:.2f}",
+        *(f"{1e3 * row[name]:.1f}" for name in ("plain_s", "hidden_s")),
+        *(f"{row[name]:.2f}x" for name in ("at_most", "predicted", "reached")),
+        f"{row['predicted'] / row['reached'] - 1:+.0%}",
     )
-    text = markdown(head, rows) + "\n"
-    if options.out:
-        files.write(options.out, text)
-    print(text)
 
+
+HEAD = "program | between the ranks | T/C | mpi4py, ms | overlap, ms | at most | predicted | reached | off by"
+PAGE = Page(
+    __doc__,
+    measure,
+    lambda record: " | ".join(cells(record)),
+    text=lambda records, given: markdown(HEAD, map(cells, records)),
+    here=here,
+    links=("shm", "2gbit", "4gbit"),
+    rounds=3,
+    quick={},
+    deadline_s=300,
+)
+PAGE.add("--cases", nargs="+", choices=tuple(CASES), default=tuple(CASES))
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -1,7 +1,7 @@
 """What an exchange over a link takes from the cores of its ranks: that part of its time cannot be hidden behind
 computing.
 
-    overlap links --rate 1gbit --burst 20000 -- python -m mpi4py bench/link_cost.py [--nbytes 131072] [--rounds 300]
+    overlap links --rate 1gbit --burst 20000 -- python bench/link_cost.py [--nbytes 131072] [--rounds 300]
 
 Two ranks exchange by sockets of their own, one call to send and one to receive, in which they sleep: no MPI, no polls,
 no copies but the kernel's. A process that may have the core only while nobody else wants it counts on the core of each
@@ -11,18 +11,19 @@ rank. What it loses in an exchange is the kernel's work for the link: TCP, the s
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import socket
+import sys
+from collections.abc import Iterator
 from statistics import median
 from time import perf_counter, sleep
+from typing import Any
 
-import mpi4py
 import numpy as np
-
-mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI
+
+from overlap.tools.bench.pages import Page
 
 _PAUSE_S = 0.004  # between exchanges: the link's bucket fills
 
@@ -50,7 +51,7 @@ def connected(comm: MPI.Intracomm, nbytes: int) -> socket.socket:
     return link
 
 
-def measure(comm: MPI.Intracomm, nbytes: int, rounds: int, words: np.ndarray) -> tuple[float, float]:
+def exchanges(comm: MPI.Intracomm, nbytes: int, rounds: int, words: np.ndarray) -> tuple[float, float]:
     """Medians of the time of an exchange, and of what the counting process loses in it."""
     link, out, into = connected(comm, nbytes), bytes(nbytes), bytearray(nbytes)
     sleep(0.2)
@@ -71,14 +72,10 @@ def measure(comm: MPI.Intracomm, nbytes: int, rounds: int, words: np.ndarray) ->
     return median(times_s), median(lost_s)
 
 
-def main() -> None:
-    """Measure as a rank, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nbytes", type=int, nargs="+", default=[131072])
-    parser.add_argument("--rounds", type=int, default=300)
-    given, comm = parser.parse_args(), MPI.COMM_WORLD
+def measure(comm: MPI.Intracomm, given: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of all sizes."""
     if comm.size != 2:
-        parser.error(f"expected 2 ranks, received {comm.size}")
+        raise ValueError(f"expected 2 ranks, received {comm.size}")
     words = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
     counting = os.fork()
     if not counting:
@@ -87,18 +84,23 @@ def main() -> None:
         os._exit(0)
     try:
         for nbytes in given.nbytes:
-            found = comm.gather(measure(comm, nbytes, given.rounds, words))
-            if found is not None:
-                time_s, lost_s = (max(each) for each in zip(*found))
-                print(
-                    f"{nbytes} bytes each way: {1e3 * time_s:.3f} ms, of which the core works {1e3 * lost_s:.3f}; "
-                    f"hideable {1 - lost_s / time_s:.2f}",
-                    flush=True,
-                )
+            time_s, lost_s = (max(each) for each in zip(*comm.allgather(exchanges(comm, nbytes, given.rounds, words))))
+            yield {"nbytes": nbytes, "time_s": time_s, "core_s": lost_s, "hideable": 1 - lost_s / time_s}
     finally:
         words[1] = 1
         os.waitpid(counting, 0)
 
 
+def line(record: dict[str, Any]) -> str:
+    """Tell a record in words."""
+    return (
+        f"{record['nbytes']} bytes each way: {1e3 * record['time_s']:.3f} ms, of which the core works "
+        f"{1e3 * record['core_s']:.3f}; hideable {record['hideable']:.2f}"
+    )
+
+
+PAGE = Page(__doc__, measure, line, rounds=300)
+PAGE.add("--nbytes", type=int, nargs="+", default=[131072])
+
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

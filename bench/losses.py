@@ -13,7 +13,6 @@ Needs Open MPI 5; with ``--link``, where only saves are timed, MPICH.
   ``save_s``: one save that is waited for; ``start_s``: the part of a save for which the loop waits.
 """
 
-import argparse
 import json
 import os
 import shlex
@@ -22,9 +21,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, sleep
+
+import numpy as np
+
+import overlap
+from overlap.tools import launch
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import medians, timed, turns
 
 EVERY, STEPS = 10, 20  # steps between two saves, and of a loop
 SHAPE = 64, 512, 512
@@ -40,8 +47,6 @@ def step(plan, spectrum):
 
 def started(comm, shape, on_loss):
     """A plan on a runtime, a field, and what keeps it."""
-    import overlap
-
     runtime = overlap.Runtime(comm, on_loss=on_loss)
     plan = overlap.FFT2(runtime, shape, "f8", norm="forward", settings={"effort": "estimate", "wait": "off"})
     spectrum = plan.spectrum.empty()
@@ -51,8 +56,6 @@ def started(comm, shape, on_loss):
 
 def kill(comm, folder):
     """Lose the last rank in a step; every other one writes when it has noticed, and when the next step was over."""
-    import overlap
-
     plan, spectrum, protected = started(comm, SHAPE, "raise")
     for _ in range(3):
         step(plan, spectrum)
@@ -86,10 +89,8 @@ def kill(comm, folder):
         runtime.close()
 
 
-def saves(comm, rounds, folder):
+def saves(comm, rounds):
     """Time loops with and without saves in turns, and saves alone."""
-    import numpy as np
-
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
     from navier_stokes_2d import NavierStokes, random_vorticity
 
@@ -105,111 +106,84 @@ def saves(comm, rounds, folder):
                 found["start_s"].append(perf_counter() - began)
             spectrum[...] = flow.step(spectrum, 1e-3)
 
-    def timed(call, *given):
-        comm.Barrier()
-        began = perf_counter()
-        call(*given)
-        return max(comm.allgather(perf_counter() - began))
-
-    found = {"loop_s": [], "saving_s": [], "save_s": [], "start_s": []}
-    for number in range(rounds + 1):
-        for name, call, given in (("loop_s", loop, False), ("saving_s", loop, True), ("save_s", protected.save, 0)):
-            value = timed(call, given)
-            if number:
-                found[name].append(value)
-    if comm.rank == 0:
-        Path(folder, "found").write_text(json.dumps(found))
+    found = {"start_s": []}
+    runs = {"loop_s": partial(loop, False), "saving_s": partial(loop, True), "save_s": partial(protected.save, 0)}
+    found |= turns({name: partial(timed, comm, run) for name, run in runs.items()}, rounds)
     protected.close()
     plan.close()
+    return found
 
 
-def on_ranks(options):
-    import mpi4py
-
-    mpi4py.rc.thread_level = "serialized"
-    from mpi4py import MPI
-
-    if options.part == "kill":
-        kill(MPI.COMM_WORLD, options.folder)
+def measure(comm, given):
+    """The times of saves, or, in files, those of a loss."""
+    if given.part == "kill":
+        kill(comm, given.folder)
     else:
-        saves(MPI.COMM_WORLD, options.rounds, options.folder)
+        yield saves(comm, given.rounds)
 
 
 # ---- here ----------------------------------------------------------------------------------------
 
 
-def job(options, part, ranks):
-    """Run one job; its folder's files."""
-    from overlap.tools import launch
-
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, os.path.abspath(__file__)]
-        command += ["--part", part, "--folder", folder, "--rounds", str(options.rounds)]
-        if options.link:
-            launch.run_ranks(command, ranks=ranks, link=options.link, deadline_s=300)
-        else:
-            command = [*shlex.split(options.launcher), "-n", str(ranks), *command]
-            subprocess.run(command, check=part != "kill", capture_output=part == "kill", timeout=300)
-        return {path.name: json.loads(path.read_text()) for path in Path(folder).iterdir()}
+def ask(given, part, ranks, folder):
+    """Run a job with Open MPI's launcher; what its ranks tell."""
+    told = []
+    command = [*shlex.split(given.launcher), "-n", str(ranks), sys.executable, os.path.abspath(sys.argv[0])]
+    command += ["--part", part, "--folder", folder, "--rounds", str(given.rounds), "--on", "shm"]
+    done = subprocess.run(command, check=part != "kill", stdout=subprocess.PIPE, text=True, timeout=300,
+                          stderr=subprocess.DEVNULL if part == "kill" else None)  # fmt: skip
+    for line in done.stdout.splitlines():
+        launch.listening(told.append)(line)
+    return told
 
 
-def recovery(options):
-    """Kill a rank, job after job; the record, or None."""
-    recoveries, notices, steps = [], [], []
-    for _ in range(options.rounds):
-        found = job(options, "kill", options.ranks)
-        killed = found.pop("killed")
-        if len(found) != options.ranks - 1:
-            print(f"a job went wrong: {len(found)} of {options.ranks - 1} ranks went on", file=sys.stderr)
-            return None
-        recoveries.append(max(ended for _, ended, _ in found.values()) - killed)
-        notices.append(max(noticed for noticed, _, _ in found.values()) - killed)
-        steps.append(max(step_s for *_, step_s in found.values()))
-    return {
-        "case": f"a step back and forth, {options.ranks} ranks, one killed",
-        "recovery_s": median(recoveries),
-        "slowest_recovery_s": max(recoveries),
-        "notice_s": median(notices),
-        "step_s": median(steps),
-    }
+def recovery(given):
+    """Kill a rank, job after job; the record."""
+    found = {"recovery_s": [], "notice_s": [], "step_s": []}
+    for _ in range(given.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            ask(given, "kill", given.ranks, folder)
+            times = {path.name: json.loads(path.read_text()) for path in Path(folder).iterdir()}
+        killed = times.pop("killed")
+        if len(times) != given.ranks - 1:
+            sys.exit(f"a job went wrong: {len(times)} of {given.ranks - 1} ranks went on")
+        noticed, ended, step_s = map(max, zip(*times.values()))
+        found["recovery_s"].append(ended - killed)
+        found["notice_s"].append(noticed - killed)
+        found["step_s"].append(step_s)
+    case = f"a step back and forth, {given.ranks} ranks, one killed"
+    return {"case": case, "slowest_recovery_s": max(found["recovery_s"])} | medians(found)
 
 
-def cost(options):
+def cost(given):
     """Time loops with and without saves; the record."""
-    found = job(options, "saves", 2)["found"]
-    times = {name: median(values) for name, values in found.items()}
+    (link,) = given.links
+    with tempfile.TemporaryDirectory() as folder:
+        (found,) = PAGE.ask("--part", "saves", ranks=2, link=link) if link != "shm" else ask(given, "saves", 2, folder)
+    times = medians({name: found[name] for name in ("loop_s", "saving_s", "save_s", "start_s")})
+    where = "shared memory" if link == "shm" else link
     return {
-        "case": f"Navier-Stokes, 2 ranks, {STEPS} steps, a save every {EVERY}, {options.link or 'shared memory'}",
+        "case": f"Navier-Stokes, 2 ranks, {STEPS} steps, a save every {EVERY}, {where}",
         **times,
         "cost": median(saving / loop - 1 for saving, loop in zip(found["saving_s"], found["loop_s"])),
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--launcher", default="mpiexec --with-ft ulfm")
-    parser.add_argument("--link", metavar="RATE")
-    parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", metavar="FILE", type=Path)
-    parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.part:
-        on_ranks(options)
-        return 0
-    records = [cost(options)]
-    if not options.link:
-        record = recovery(options)
-        if record is None:
-            return 1
-        records.insert(0, record)
-    for one in records:
-        print(", ".join(f"{name} {value:.4f}" if isinstance(value, float) else value for name, value in one.items()))
-    if options.json:
-        options.json.write_text(json.dumps({"cases": records, "rounds": options.rounds}, indent=1) + "\n")
-    return 0
+def here(given):
+    """The records."""
+    if list(given.links) == ["shm"]:
+        yield recovery(given)
+    yield cost(given)
 
+
+def line(record):
+    """A record as a line of text."""
+    return ", ".join(f"{name} {value:.4f}" if isinstance(value, float) else value for name, value in record.items())
+
+
+PAGE = Page(__doc__, measure, line, here=here, ranks=3, rounds=7)
+PAGE.add("--launcher", default="mpiexec --with-ft ulfm")
+PAGE.add("--folder", help="where ranks write what they have seen when one is killed")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.run())

@@ -10,20 +10,18 @@ shares; `links` the same on links of 2 Gbit/s, weights 7 : 4 (or --balance) and 
 nothing. All end with status 1 where a verification failed.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.table import markdown
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "npb"
 NAMES = ("ep", "is", "cg", "ft", "mg")
@@ -31,95 +29,40 @@ SPEEDS = ("7", "4")
 DEADLINE_S = 1800.0
 
 
-# ---- as ranks ------------------------------------------------------------------------------------
-
-
-def verify(classes: str) -> None:
-    """Run all kernels of some classes once on all ranks, and tell of each in a line of JSON."""
-    import mpi4py
-
-    mpi4py.rc.thread_level = "serialized"
-    from mpi4py import MPI
-
+def measure(comm, given):
+    """The records of all kernels of some classes, each run once."""
     sys.path.insert(0, str(EXAMPLES))
     from nas import suite
 
-    comm = MPI.COMM_WORLD
-    for letter in classes:
+    for letter in "".join(given.classes):
         for name in NAMES:
             begun = perf_counter()
             (run,), _ = suite.runs(comm, suite.Case(name, letter), lambda done, total: None)
-            if comm.rank == 0:
-                print(
-                    json.dumps(
-                        {
-                            "name": name,
-                            "class": letter,
-                            "ranks": comm.size,
-                            "verified": run.verified,
-                            "seconds": run.seconds,
-                            "whole_s": perf_counter() - begun,
-                            "passed": sum(check.passed for check in run.checks),
-                            "checks": len(run.checks),
-                        }
-                    ),
-                    flush=True,
-                )
+            checks = {"passed": sum(check.passed for check in run.checks), "checks": len(run.checks)}
+            times = {"seconds": run.seconds, "whole_s": perf_counter() - begun}
+            yield {"name": name, "class": letter, "verified": run.verified} | times | checks
 
 
-# ---- as the command ------------------------------------------------------------------------------
-
-
-def verified(given: argparse.Namespace) -> Iterator[tuple[str, bool]]:
-    """The table of verifications: a line, and whether it is good, for each class and number of ranks."""
-    from overlap.tools import launch
-
-    yield "| class | ranks | " + " | ".join(name.upper() for name in NAMES) + " |", True
-    yield "|---|---|" + "---|" * len(NAMES), True
+def verified(given):
+    """The rows of the table of verifications, and whether each has failed: for each class and number of ranks."""
     for ranks in given.ranks:
-        told: list[str] = []
-        status = launch.run_ranks(
-            [sys.executable, str(Path(__file__).resolve()), "verified", "--classes", *given.classes],
-            ranks=ranks,
-            on_line=told.append,
-            deadline_s=DEADLINE_S,
-        )
-        found = {
-            (one["class"], one["name"]): one for one in (json.loads(line) for line in told if line.startswith("{"))
-        }
-        print(*(line for line in told if not line.startswith("{")), sep="\n", end="", file=sys.stderr)
+        found = {(one["class"], one["name"]): one for one in PAGE.ask(ranks=ranks)}
         for letter in given.classes:
-            cells, good = [], status == 0
-            for name in NAMES:
-                one = found.get((letter, name))
-                good = good and one is not None and one["verified"]
-                cells.append(
-                    "missing"
-                    if one is None
-                    else f"{'' if one['verified'] else 'FAILED '}{one['passed']}/{one['checks']}, "
-                    f"{one['seconds']:.2f} s"
-                )
-            yield f"| {letter} | {ranks} | " + " | ".join(cells) + " |", good
+            ones = [found[letter, name] for name in NAMES]
+            cells = (
+                f"{'' if one['verified'] else 'FAILED '}{one['passed']}/{one['checks']}, {one['seconds']:.2f} s"
+                for one in ones
+            )
+            yield (letter, ranks, *cells), not all(one["verified"] for one in ones)
 
 
-def run(given: argparse.Namespace, name: str, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(given, name, *options, before=()):
     """The figures of a run of the example's command."""
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
+        command = [*before, sys.executable, str(EXAMPLES / "run.py"), name, "--class", given.letter, *options]
         subprocess.run(
-            [
-                *before,
-                sys.executable,
-                str(EXAMPLES / "run.py"),
-                name,
-                "--class",
-                given.letter,
-                "--repeat",
-                str(given.repeat),
-                "--json",
-                str(figures),
-                *options,
-            ],
+            [*command, "--repeat", str(given.repeat), "--json", str(figures)],
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -128,93 +71,91 @@ def run(given: argparse.Namespace, name: str, *options: str, before: tuple[str, 
         return json.loads(figures.read_text())
 
 
-def equal(given: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+def mops_of(command, name):
+    """Millions of operations per second of another program, which prints as NPB's do."""
+    told = subprocess.run(
+        shlex.split(command.format(kernel=name)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    ).stdout
+    return float(re.search(r"Mop/s total\s*=\s*([\d.]+)", told)[1])
+
+
+def equal(given):
     """Millions of operations per second on equal ranks, and those of other programs in the same minutes."""
-    yield "| | Mop/s here | others | over the best other | triad GB/s | FFTs in the cache, Mflop/s |", True
-    yield "|---|---|---|---|---|---|", True
     for name in given.kernels:
-        ours: list[dict[str, Any]] = []
-        others: list[list[float]] = [[] for _ in given.npb]
+        ours, others = [], []
         for _ in range(given.rounds):
             ours.append(run(given, name, "--ranks", "2"))
-            for command, found in zip(given.npb, others):
-                told = subprocess.run(
-                    shlex.split(command.format(kernel=name)),
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=DEADLINE_S,
-                    check=True,
-                ).stdout
-                found.append(float(re.search(r"Mop/s total\s*=\s*([\d.]+)", told)[1]))
-        mops, theirs = median(one["mops"] for one in ours), [median(found) for found in others]
-        last = ours[-1]
-        yield (
-            (
-                f"| {name.upper()} | {mops:.0f} | {', '.join(f'{one:.0f}' for one in theirs) or '-'} | "
-                f"{f'{mops / max(theirs):.2f}' if theirs else '-'} | {last['stream_triad_gb_per_s']:.1f} | "
-                f"{last['bare_fft_mflop_per_s']:.0f} |"
-            ),
-            all(one["verified"] for one in ours),
+            others.append([mops_of(command, name) for command in given.npb])
+        mops, theirs = median(one["mops"] for one in ours), [median(found) for found in zip(*others)]
+        row = (
+            *(name.upper(), f"{mops:.0f}", ", ".join(f"{one:.0f}" for one in theirs) or "-"),
+            f"{mops / max(theirs):.2f}" if theirs else "-",
+            *(f"{ours[-1]['stream_triad_gb_per_s']:.1f}", f"{ours[-1]['bare_fft_mflop_per_s']:.0f}"),
         )
+        yield row, not all(one["verified"] for one in ours)
 
 
-def uneven(given: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+def uneven(given):
     """Shares that follow the ranks' speeds, over even ones."""
-    links = ("--hosts", "1", "--ranks", "2") if given.what == "slow" else ("--rate", "2gbit")
-    before = (sys.executable, "-m", "overlap", "links", *links, "--speeds", *SPEEDS, "--")
-    options = (
-        ("--balance",)
-        if given.what == "slow"
-        else ("--plain", *(("--balance",) if given.balance else ("--weights", *SPEEDS)))
-    )
-    yield "| | Mop/s plain | even | uneven | over plain | over even | shares | messages |", True
-    yield "|---|---|---|---|---|---|---|---|", True
+    slow = given.what == "slow"
+    where = ("--hosts", "1", "--ranks", "2") if slow else ("--rate", "2gbit")
+    before = (sys.executable, "-m", "overlap", "links", *where, "--speeds", *SPEEDS, "--")
+    shares = ("--balance",) if slow or given.balance else ("--weights", *SPEEDS)
     for name in given.kernels:
-        one = run(given, name, *options, before=before)
-        plain = one["plain_mops"]
-        gain = one["mops"] / plain if plain else None
-        yield (
-            (
-                f"| {name.upper()} | {f'{plain:.0f}' if plain else '-'} | {one['even_mops']:.0f} | {one['mops']:.0f} | "
-                f"{f'{gain:.2f}' if gain else '-'} | {one['mops'] / one['even_mops']:.2f} | "
-                f"{' : '.join(map(str, one['runs'][-1]['shares']))} | {one['even_messages']}, {one['messages']} |"
-            ),
-            one["verified"],
+        one = run(given, name, *(() if slow else ("--plain",)), *shares, before=before)
+        mops, even, plain = one["mops"], one["even_mops"], one["plain_mops"]
+        row = (
+            *(name.upper(), f"{plain:.0f}" if plain else "-", f"{even:.0f}", f"{mops:.0f}"),
+            *(f"{mops / plain:.2f}" if plain else "-", f"{mops / even:.2f}"),
+            *(" : ".join(map(str, one["runs"][-1]["shares"])), f"{one['even_messages']}, {one['messages']}"),
         )
+        yield row, not one["verified"]
 
 
-def main() -> int:
-    from overlap.tools import launch
+UNEVEN = " | Mop/s plain | even | uneven | over plain | over even | shares | messages"
+WHAT = {
+    "verified": (verified, "class | ranks | " + " | ".join(name.upper() for name in NAMES)),
+    "equal": (equal, " | Mop/s here | others | over the best other | triad GB/s | FFTs in the cache, Mflop/s"),
+    "slow": (uneven, UNEVEN),
+    "links": (uneven, UNEVEN),
+}
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("verified", "equal", "slow", "links"))
-    parser.add_argument("--classes", nargs="+", default=["S", "W", "A"], help="of `verified`")
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4], help="of `verified`")
-    parser.add_argument("--class", dest="letter", default="A", help="of the others")
-    parser.add_argument("--kernels", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--repeat", type=int, default=3, help="runs in a job; the one of the median time counts")
-    parser.add_argument("--rounds", type=int, default=3, help="jobs of ours and of other programs, of `equal`")
-    parser.add_argument(
-        "--balance", action="store_true", help="shares that are found by measuring, of `links`; `slow` always does"
-    )
-    parser.add_argument(
-        "--npb",
-        nargs="+",
-        default=[],
-        metavar="COMMAND",
-        help="other programs that print as NPB's do, {kernel} in place of the name",
-    )
-    given = parser.parse_args()
-    if launch.under_mpi():
-        verify("".join(given.classes))
-        return 0
-    all_good = True
-    for line, good in {"verified": verified, "equal": equal, "slow": uneven, "links": uneven}[given.what](given):
-        print(line, flush=True)
-        all_good = all_good and good
-    return 0 if all_good else 1
 
+def here(given):
+    """The records of one of the tables, a row each."""
+    rows, _ = WHAT[given.what]
+    for row, failed in rows(given):
+        yield {"row": row, "failed": failed}
+
+
+PAGE = Page(
+    __doc__,
+    measure,
+    lambda record: " | ".join(map(str, record["row"])),
+    text=lambda records, given: markdown(WHAT[given.what][1], [record["row"] for record in records]),
+    here=here,
+    ranks=(1, 2, 3, 4),
+    rounds=3,
+    deadline_s=DEADLINE_S,
+)
+PAGE.add("what", choices=WHAT)
+PAGE.add("--classes", nargs="+", default=["S", "W", "A"], help="of `verified`")
+PAGE.add("--class", dest="letter", default="A", help="of the others")
+PAGE.add("--kernels", nargs="+", choices=NAMES, default=NAMES)
+PAGE.add("--repeat", type=int, default=3, help="runs in a job; the one of the median time counts")
+PAGE.add("--balance", action="store_true", help="shares found by measuring, of `links`; `slow` always does")
+PAGE.add(
+    "--npb",
+    nargs="+",
+    default=[],
+    metavar="COMMAND",
+    help="other programs that print as NPB's do, {kernel} in place of the name, of `equal`",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.run())

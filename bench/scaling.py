@@ -1,21 +1,21 @@
 """Strong scaling of the GKV document's benchmark, simulated: 4 to 64 nodes of 16 cores, and on to 65,536.
 
-    python bench/scaling.py [--machine bench/machines/fx10.toml] [--out bench/results]
+    python bench/scaling.py [--machine bench/machines/fx10.toml] [--out bench/results/scaling.md]
 
 Known (application note on hiding communication in GKV): 2,048 spectral operations on 512 x 512,
 16 threads, one process per node, 4 to 64 nodes; its curves are pictures without numbers.
 Assumed: the machine file; this library's schedule in place of the note's loops.
 """
 
-import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from typing import Any
 
-from overlap import files
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, simulate
+from overlap.tools.bench.pages import Page
 from overlap.tools.bench.table import markdown
 from overlap.tools.predict import Row, draw, strong_scaling
 
@@ -126,31 +126,6 @@ def table(way: Way) -> str:
     return markdown(head, cells)
 
 
-def main() -> None:
-    """Simulate, and write the tables and the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--machine", default=str(Path(__file__).parent / "machines" / "fx10.toml"))
-    parser.add_argument("--out", default="bench/results")
-    options = parser.parse_args()
-    machine = Machine.read(options.machine)
-    started = perf_counter()
-    lines = [HEAD.format(jitter=JITTER, depth=DEPTH)]
-    for group, words in ((None, "All nodes share every plane"), (GROUP, f"Groups of {GROUP} nodes share the planes")):
-        ways = [alike(machine, wait, group) for wait in ("block", "poll")]
-        for way in ways:
-            lines += ["", f"## {words}; {way.name}", "", where_it_ends(way.rows), "", table(way)]
-        picture = f"scaling{'_groups' if group else ''}.png"
-        draw({way.name: way.rows for way in ways}, Path(options.out) / picture, f"{words}: 2,048 operations, 512 x 512")
-    cells = [
-        (nodes, *(f"{1e3 * t:.4g}" for t in (off_s, flat_s, by_node_s)), f"{flat_s / by_node_s:.2f}x")
-        for nodes, off_s, flat_s, by_node_s in processes(machine)
-    ]
-    head = ("nodes", "no overlap", "poll", "poll, exchanged by node", "gain by node")
-    lines += ["", HIERARCHICAL.format(nodes=GROUP, ranks=CORES * GROUP), "", markdown(head, cells)]
-    files.write(Path(options.out) / "scaling.md", "\n".join(lines) + "\n")
-    print("\n".join(lines), f"\n{perf_counter() - started:.0f} s")
-
-
 HEAD = """2,048 spectral operations (4 fields to real space, product, 1 field back) on 512 x 512, one process of 16
 threads per node. Known from the application note: sizes, threads, 4 to 64 nodes. Assumed: the machine,
 `bench/machines/fx10.toml`; depth {depth}; the slices per message of the smallest simulated time, without
@@ -169,5 +144,40 @@ exchange among themselves, which copies everything once, and then with those of 
 milliseconds."""
 
 
+GROUPS = {None: "All nodes share every plane", GROUP: f"Groups of {GROUP} nodes share the planes"}
+
+
+def here(given: Any) -> Iterator[dict[str, Any]]:
+    """Simulate the ways to use the nodes, and then processes of one thread."""
+    machine = Machine.read(given.machine)
+    for group in GROUPS:
+        for wait in ("block", "poll"):
+            yield {"group": group, "way": alike(machine, wait, group)}
+    yield {"processes": processes(machine)}
+
+
+def text(records: list[dict[str, Any]], given: Any) -> str:
+    """Draw the pictures beside the page, and return the page."""
+    *ways, last = records
+    lines = [HEAD.format(jitter=JITTER, depth=DEPTH)]
+    for record in ways:
+        way = record["way"]
+        lines += [f"## {GROUPS[record['group']]}; {way.name}", where_it_ends(way.rows), table(way)]
+    for group, words in GROUPS.items():
+        picture = Path(given.out or OUT).parent / f"scaling{'_groups' if group else ''}.png"
+        rows = {record["way"].name: record["way"].rows for record in ways if record["group"] == group}
+        draw(rows, picture, f"{words}: 2,048 operations, 512 x 512")
+    cells = [
+        (nodes, *(f"{1e3 * t:.4g}" for t in (off_s, flat_s, by_node_s)), f"{flat_s / by_node_s:.2f}x")
+        for nodes, off_s, flat_s, by_node_s in last["processes"]
+    ]
+    head = "nodes | no overlap | poll | poll, exchanged by node | gain by node"
+    return "\n\n".join([*lines, HIERARCHICAL.format(nodes=GROUP, ranks=CORES * GROUP), markdown(head, cells)])
+
+
+OUT = "bench/results/scaling.md"
+PAGE = Page(__doc__, here=here, text=text, out=OUT)
+PAGE.add("--machine", default=str(Path(__file__).parent / "machines" / "fx10.toml"))
+
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

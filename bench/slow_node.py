@@ -11,11 +11,15 @@ the bound is the sum of the speeds over that of fast nodes.
 
 from __future__ import annotations
 
-import argparse
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from overlap.arrays import shares
 from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.table import markdown
 
 MYRINET = Machine(
     name="Athlon MP, Myrinet 2000", fft_flops=1e8, copy_Bps=4e8, latency_s=10e-6, bandwidth_Bps=2.2e8, message_s=5e-6
@@ -116,7 +120,7 @@ def simulated_s(kernel: Kernel, speeds: tuple[float, ...], weights: tuple[float,
     return simulate([kernel.program(ranks, part, slices) for part in parts], MYRINET, options).wall_s
 
 
-def rows(kernel: Kernel, counts: list[int]) -> list[tuple[float, ...]]:
+def rows(kernel: Kernel, counts: list[int]) -> list[tuple[Any, ...]]:
     """For each number of ranks: gain over even shares, share of all fast nodes' speed, the same hidden, and its
     bound.
     """
@@ -124,27 +128,34 @@ def rows(kernel: Kernel, counts: list[int]) -> list[tuple[float, ...]]:
     for ranks in counts:
         fast, slow = (1.0,) * ranks, (*(1.0,) * (ranks - 1), kernel.speed)
         even_s, uneven_s, equal_s = (simulated_s(kernel, *one) for one in ((slow, fast), (slow, slow), (fast, fast)))
-        hidden_s = simulated_s(kernel, slow, slow, True) if kernel.hides else float("nan")
-        found.append((ranks, even_s / uneven_s, equal_s / uneven_s, even_s / hidden_s, sum(slow) / ranks))
+        hidden = even_s / simulated_s(kernel, slow, slow, True) if kernel.hides else None
+        found.append((ranks, even_s / uneven_s, equal_s / uneven_s, hidden, sum(slow) / ranks))
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64])
-    given = parser.parse_args()
+def here(given: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of all kernels."""
     for name, kernel in KERNELS.items():
-        print(
-            f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, "
-            "hidden | "
-            "uneven over equal fast nodes: there | here | bound |\n|" + "---|" * 7
-        )
-        for ranks, gain, kept, hidden, bound in rows(kernel, given.ranks):
-            there = kernel.source.get(ranks)
-            texts = [f"{value:.2f}" for value in there] if there else ["", ""]
-            shown = f"{hidden:.2f}" if kernel.hides else ""
-            print(f"| {ranks} | {texts[0]} | {gain:.2f} | {shown} | {texts[1]} | {kept:.2f} | {bound:.2f} |")
+        yield {"kernel": name, "rows": rows(kernel, given.ranks)}
 
+
+def text(records: list[dict[str, Any]], given: Any) -> str:
+    """Return the tables."""
+    head = "ranks | uneven over even: there | here | here, hidden | uneven over equal fast nodes: there | here | bound"
+    parts = []
+    for record in records:
+        kernel = KERNELS[record["kernel"]]
+        table = []
+        for ranks, gain, kept, hidden, bound in record["rows"]:
+            there = [f"{value:.2f}" for value in kernel.source.get(ranks, ())] or ["", ""]
+            shown = "" if hidden is None else f"{hidden:.2f}"
+            table.append((ranks, there[0], f"{gain:.2f}", shown, there[1], f"{kept:.2f}", f"{bound:.2f}"))
+        parts += [f"{record['kernel']}, the slow node's speed {kernel.speed:.2f}", markdown(head, table)]
+    return "\n\n".join(parts)
+
+
+PAGE = Page(__doc__, here=here, text=text)
+PAGE.add("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64])
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -6,32 +6,18 @@ The two-parameter model of the paper and a node-aware one of four (`overlap.timi
 the measured communication; then each is asked where the 2-D decomposition begins to win.
 """
 
-import argparse
-from pathlib import Path
+import sys
 
 import numpy as np
 
-from overlap import files
 from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.table import markdown
 
 POINTS = 256**3
-MEASURED_S = {  # cores: communication (D. Takahashi, volumetric parallel 3-D FFT, table 2)
-    1: 0.33756,
-    2: 0.25705,
-    4: 0.26579,
-    8: 0.16514,
-    16: 0.11832,
-    32: 0.06372,
-    64: 0.03737,
-    128: 0.02176,
-    256: 0.01320,
-    512: 0.01461,
-    1024: 0.01079,
-    2048: 0.00652,
-    4096: 0.00482,
-}
-
-
+# Communication on 1, 2, 4, ... cores (D. Takahashi, volumetric parallel 3-D FFT, table 2)
+MS = 337.56, 257.05, 265.79, 165.14, 118.32, 63.72, 37.37, 21.76, 13.20, 14.61, 10.79, 6.52, 4.82
+MEASURED_S = {2**power: 1e-3 * ms for power, ms in enumerate(MS)}
 FULL_NODE = 16
 LARGE_NBYTES = 8192
 
@@ -65,53 +51,58 @@ def fitted(large_nbytes=LARGE_NBYTES):
     return found
 
 
-def report():
+def error(counts_of, costs, n):
+    """How far the model is off, relative to what was measured on n cores."""
+    return modelled(counts_of(POINTS, grid(n)), costs) / MEASURED_S[n] - 1
+
+
+def mean_error(counts_of, costs):
+    """The mean size of the errors from a full node on, in percent."""
+    return 100 * np.mean([abs(error(counts_of, costs, n)) for n in MEASURED_S if n >= FULL_NODE])
+
+
+def here(given):
+    """The rows of both tables, and what they say."""
+    found = fitted()
+    for n, t in MEASURED_S.items():
+        times = [(modelled(counts_of(POINTS, grid(n)), costs), error(counts_of, costs, n))
+                 for counts_of, costs in found.values()]  # fmt: skip
+        yield {"cores": n, "measured_s": t, "modelled": times}
+
+
+def text(records, given):
+    """The page."""
     found = fitted()
     (_, (L, s)), (_, costs) = found["plain"], found["node-aware"]
-    lines = [
-        HEAD.format(
-            L=1e6 * L,
-            W=1e-6 / s,
-            small=1e6 * costs[0],
-            large=1e6 * costs[1],
-            card=1e-6 / costs[2],
-            memory=1e-6 / costs[3],
-        )
+    head = HEAD.format(L=1e6 * L, W=1e-6 / s, small=1e6 * costs[0], large=1e6 * costs[1], card=1e-6 / costs[2],
+                       memory=1e-6 / costs[3])  # fmt: skip
+    rows = [
+        (n := record["cores"], "{} x {}".format(*grid(n)), f"{1e3 * record['measured_s']:.2f}")
+        + tuple(cell for t, off in record["modelled"] for cell in (f"{1e3 * t:.2f}", f"{100 * off:+.0f} %"))
+        for record in records
     ]
-    errors = {name: {} for name in found}
-    for n, t in MEASURED_S.items():
-        cells = []
-        for name, (counts_of, of_model) in found.items():
-            modelled_s = modelled(counts_of(POINTS, grid(n)), of_model)
-            errors[name][n] = modelled_s / t - 1
-            cells.append(f"{1e3 * modelled_s:.2f} | {100 * errors[name][n]:+.0f} %")
-        lines.append(f"| {n} | {grid(n)[0]} x {grid(n)[1]} | {1e3 * t:.2f} | {' | '.join(cells)} |")
-    means = [100 * np.mean([abs(e) for n, e in errors[name].items() if n >= FULL_NODE]) for name in found]
-    lines.append(f"| mean size, from {FULL_NODE} cores | | | | {means[0]:.0f} % | | {means[1]:.0f} % |")
-    lines += [
-        "",
-        "## Where 2-D begins to win (communication alone)",
-        "",
-        "| cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms |",
-        "|---|---|---|---|---|",
-    ]
+    means = (cell for pair in found.values() for cell in ("", f"{mean_error(*pair):.0f} %"))
+    rows.append((f"mean size, from {FULL_NODE} cores", "", "", *means))
     times = {name: crossover(*pair) for name, pair in found.items()}
-    for n in times["plain"]:
-        lines.append(f"| {n} | " + " | ".join(f"{1e3 * t:.2f}" for name in found for t in times[name][n]) + " |")
-    lines += ["", "Paper, measured: 1-D is faster up to 64 cores, 2-D from 128.", ""]
-    for name in found:
-        lines.append(f"* {name}: 2-D wins from {first_2d(times[name])} cores on.")
+    begins = [(n, *(f"{1e3 * t:.2f}" for name in found for t in times[name][n])) for n in times["plain"]]
+    ends = [f"* {name}: 2-D wins from {first_2d(times[name])} cores on." for name in found]
     for other in (4096, 16384):
-        counts_of, costs = fitted(other)["node-aware"]
-        error = 100 * np.mean(
-            [abs(modelled(counts_of(POINTS, grid(n)), costs) / t - 1) for n, t in MEASURED_S.items() if n >= FULL_NODE]
-        )
-        lines.append(
+        pair = fitted(other)["node-aware"]
+        ends.append(
             f"* node-aware with large messages from {other // 1024} KiB instead of 8: "
-            f"mean error {error:.0f} %, 2-D wins from "
-            f"{first_2d(crossover(counts_of, costs))}."
+            f"mean error {mean_error(*pair):.0f} %, 2-D wins from {first_2d(crossover(*pair))}."
         )
-    return "\n".join(lines) + "\n" + FAILURES
+    return "\n\n".join(
+        (
+            head,
+            markdown("cores | grid | measured ms | plain ms | error | node-aware ms | error", rows),
+            "## Where 2-D begins to win (communication alone)",
+            markdown("cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms", begins),
+            "Paper, measured: 1-D is faster up to 64 cores, 2-D from 128.",
+            "\n".join(ends),
+            FAILURES,
+        )
+    )
 
 
 def first_2d(times):
@@ -128,13 +119,9 @@ not below Q (the paper names 16 x 8 and 64 x 64 only). Model and notation: `over
 * plain, fitted from 2 cores on: L = {L:.0f} us per message, W = {W:.0f} MB/s per core
 * node-aware, fitted from one full node on: l = {small:.0f} us per message below 8 KiB, L =
   {large:.0f} us from 8 KiB on, W = {card:.0f} MB/s per node, M = {memory:.0f} MB/s of copies per
-  node. The 8 KiB are set, not fitted (see below).
+  node. The 8 KiB are set, not fitted (see below)."""
 
-| cores | grid | measured ms | plain ms | error | node-aware ms | error |
-|---|---|---|---|---|---|---|"""
-
-FAILURES = """
-Where they fail:
+FAILURES = """Where they fail:
 
 * Below 16 cores the node-aware model has the memory's rate of a whole node, which a few cores do
   not reach: far too fast. It is not fitted there.
@@ -144,19 +131,10 @@ Where they fail:
   for too long.
 * No model with one cost per message can have the step up from 256 to 512 cores. The step is
   where the all-to-all along the first axis leaves the node; what makes it so high, two costs
-  (MPI asks the receiver before it sends a large message) explain best, to about 20 %.
-"""
+  (MPI asks the receiver before it sends a large message) explain best, to about 20 %."""
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", default="bench/results/takahashi.md")
-    options = parser.parse_args()
-    text = report()
-    Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    files.write(options.out, text)
-    print(text)
-
+PAGE = Page(__doc__, here=here, text=text, out="bench/results/takahashi.md")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -18,16 +18,14 @@ With `--workers`, on a machine with as many cores: how many times faster than on
 workers is, measured, and simulated in the same way.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
+import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from statistics import median
 from time import perf_counter
 from unittest import mock
 
@@ -40,6 +38,8 @@ from overlap.fft.engine.lines import LineTransform
 from overlap.lowlevel.memory import call_function
 from overlap.runtime import plan_call
 from overlap.timing.simulate import Machine, Options, Program, simulate
+from overlap.tools.bench.pages import Page
+from overlap.tools.bench.rounds import medians, turns
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Case:
 SETTLED, SHORT_S = 10, 5e-3  # calls in which short calls with workers find who runs them
 PLANES = ((64, (512, 512)), (256, (256, 256)), (1024, (128, 128)), (4096, (64, 64)), (1024, (96, 48)))
 CASES = [
-    *(Case("forward", *planes) for planes in PLANES),
-    *(Case("operation", *planes) for planes in PLANES),
+    *(Case(kind, *planes) for kind in ("forward", "operation") for planes in PLANES),
     *(Case("fft3", 1, (n, n, n)) for n in (32, 64, 128, 256)),
     Case("bracket", 32, (256, 16, 63)),
 ]
@@ -76,27 +75,20 @@ class Run:
         from mpi4py import MPI
 
         settings = {"wait": "off" if workers == 1 else "poll"}
-        batch = max(1, case.batch // share)
-        self._runtime = overlap.Runtime(MPI.COMM_SELF, workers=workers)
-        rng = np.random.default_rng(1)
+        shape = max(1, case.batch // share), *case.shape
+        runtime, rng = overlap.Runtime(MPI.COMM_SELF, workers=workers), np.random.default_rng(1)
         if case.kind == "bracket":
-            self._plan = overlap.Bracket(self._runtime, (batch, *case.shape), settings=settings)
-            f, a = self._plan.spectrum.empty(), self._plan.advecting.empty()
+            plan = overlap.Bracket(runtime, shape, settings=settings)
+            f, a = plan.spectrum.empty(), plan.advecting.empty()
             f[...], a[...] = rng.standard_normal(f.shape), rng.standard_normal(a.shape)
-            self._plan.advect(a)
-            self._call = lambda: self._plan(f)
+            plan.advect(a)
+            self._call = partial(plan, f)
             return
-        make = overlap.FFT3 if case.kind == "fft3" else overlap.FFT2
-        self._plan = make(self._runtime, (batch, *case.shape), complex, settings=settings)
-        u = self._plan.real.empty()
+        plan = (overlap.FFT3 if case.kind == "fft3" else overlap.FFT2)(runtime, shape, complex, settings=settings)
+        u, out = plan.real.empty(), plan.spectrum.empty()
         u[...] = rng.standard_normal(u.shape)
-        if case.kind == "operation":
-            act = self._plan.pointwise(product)
-            out = self._plan.spectrum.empty()
-            self._call = lambda: act(u, u, u, u, out=out)
-        else:
-            out = self._plan.spectrum.empty()
-            self._call = lambda: self._plan.forward(u, out=out)
+        fields = (u,) * 4 if case.kind == "operation" else (u,)
+        self._call = partial(plan.pointwise(product) if len(fields) == 4 else plan.forward, *fields, out=out)
 
     def __call__(self):
         started = perf_counter()
@@ -194,26 +186,17 @@ class Bare:
 
     def __call__(self):
         started = perf_counter()
-        if len(self._cuts) == 2:
-            self._run(0)
-        else:
-            others = [threading.Thread(target=self._run, args=(number,)) for number in range(len(self._cuts) - 1)]
-            for other in others:
-                other.start()
-            for other in others:
-                other.join()
+        others = [threading.Thread(target=self._run, args=(number,)) for number in range(1, len(self._cuts) - 1)]
+        for other in others:
+            other.start()
+        self._run(0)
+        for other in others:
+            other.join()
         return perf_counter() - started
 
     def _run(self, number):
-        _bare(
-            self._u,
-            self._out,
-            self._cuts[number],
-            self._cuts[number + 1],
-            self._calls,
-            self._out.ctypes.data,
-            self._out.strides[0],
-        )
+        first, last = self._cuts[number : number + 2]
+        _bare(self._u, self._out, first, last, self._calls, self._out.ctypes.data, self._out.strides[0])
 
 
 def settle(run):
@@ -225,57 +208,38 @@ def settle(run):
 
 def measured(case, rounds):
     """A record of a case."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
     runs = {"one_s": Run(case, 1), "two_s": Run(case, 2)}
     if case.kind == "forward":
         runs |= {"trial_one_s": Bare(case, 1), "trial_two_s": Bare(case, 2)}
     if case.batch > 1:
-        runs["processes_s"] = Halves(case, cores, rounds + 1)
-    python = None
+        runs["processes_s"] = Halves(case, sorted(os.sched_getaffinity(0))[:2], rounds + 1)
     if case.kind != "bracket":
-        runs["python_s"] = python = Python(runs["one_s"])
+        runs["python_s"] = Python(runs["one_s"])
     settle(runs["two_s"])
-    times = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            value = run()
-            if number:
-                times[name].append(value)
-    found = {name: median(values) for name, values in times.items()}
-    record = {
-        "case": str(case),
-        "kind": case.kind,
-        "batch": case.batch,
-        "shape": case.shape,
-        **found,
-        "speedup": found["one_s"] / found["two_s"],
-    }
+    found = medians(turns(runs, rounds))
+    record = {"case": str(case), "kind": case.kind, "batch": case.batch, "shape": case.shape, **found}
+    one_s, two_s = found["one_s"], found["two_s"]
+    record["speedup"] = one_s / two_s
     if "processes_s" in found:
-        record["processes"] = found["one_s"] / found["processes_s"]
+        record["processes"] = one_s / found["processes_s"]
     if case.kind == "bracket":
-        record["core_ns"] = 2e9 * found["two_s"] / (case.batch * prod(case.shape))
-    if python is not None:
+        record["core_ns"] = 2e9 * two_s / (case.batch * prod(case.shape))
+    else:
         record["gil_us"] = 1e6 * found["python_s"] / case.batch
-        record["of_sixteen"] = simulated_speedup(16, found["one_s"], found["python_s"], python.calls)
+        record["of_sixteen"] = simulated_speedup(16, one_s, found["python_s"], runs["python_s"].calls)
     if case.kind == "forward":
-        record["trial_ratio"] = [found["one_s"] / found["trial_one_s"], found["two_s"] / found["trial_two_s"]]
+        record["trial_ratio"] = [one_s / found["trial_one_s"], two_s / found["trial_two_s"]]
     return record
 
 
 def scaled(case, workers, rounds):
     """A record of a case with each of these numbers of workers."""
     runs = {1: Run(case, 1)} | {number: Run(case, number) for number in workers if number > 1}
-    python = Python(runs[1])
     for run in runs.values():
         settle(run)
-    times = {number: [] for number in runs}
-    inside = []
-    for _ in range(rounds):
-        for number, run in runs.items():
-            times[number].append(run())
-        inside.append(python())
-    seconds = {number: median(values) for number, values in times.items()}
-    python_s = median(inside)
+    python = Python(runs[1])
+    seconds = medians(turns(runs | {"python": python}, rounds, warm=0))
+    python_s = seconds.pop("python")
     return {
         "case": str(case),
         "seconds": seconds,
@@ -285,54 +249,38 @@ def scaled(case, workers, rounds):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the records there")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--cases", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words"
-    )
-    parser.add_argument("--workers", nargs="+", type=int, metavar="N", help="compare these numbers of workers")
-    given = parser.parse_args()
-    records = []
+def here(given):
+    """The records of the cases."""
     for case in CASES:
-        if not any(word in str(case) for word in given.cases):
-            continue
-        if given.workers:
-            record = scaled(case, given.workers, given.rounds)
-            records.append(record)
-            print(
-                f"{record['case']:32} one {1e3 * record['seconds'][1]:8.2f} ms, "
-                f"Python {record['gil_us']:.2f} us per entry; faster (simulated): "
-                + ", ".join(
-                    f"{number}: {speedup:.2f} ({record['simulated'][number]:.2f})"
-                    for number, speedup in record["speedups"].items()
-                ),
-                flush=True,
-            )
-            continue
-        record = measured(case, given.rounds)
-        records.append(record)
-        print(
-            f"{record['case']:32} one {1e3 * record['one_s']:8.2f} ms, two "
-            f"{1e3 * record['two_s']:8.2f}: {record['speedup']:.2f}"
-            + (f"; processes {record['processes']:.2f}" if "processes" in record else "")
-            + (
-                f"; to the bare loop {record['trial_ratio'][0]:.2f}, {record['trial_ratio'][1]:.2f}"
-                if "trial_ratio" in record
-                else ""
-            )
-            + (
-                f"; Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}"
-                if "gil_us" in record
-                else ""
-            ),
-            flush=True,
-        )
-    if given.json:
-        with open(given.json, "w") as file:
-            json.dump({"cases": records}, file, indent=1)
+        if any(word in str(case) for word in given.cases):
+            yield scaled(case, given.workers, given.rounds) if given.workers else measured(case, given.rounds)
 
+
+def line(record):
+    """A record as a line of text."""
+    if "speedups" in record:
+        faster = ", ".join(
+            f"{number}: {speedup:.2f} ({record['simulated'][number]:.2f})"
+            for number, speedup in record["speedups"].items()
+        )
+        return (
+            f"{record['case']:32} one {1e3 * record['seconds'][1]:8.2f} ms, Python {record['gil_us']:.2f} us per "
+            f"entry; faster (simulated): {faster}"
+        )
+    words = [f"{record['case']:32} one {1e3 * record['one_s']:8.2f} ms, two {1e3 * record['two_s']:8.2f}"]
+    words[0] += f": {record['speedup']:.2f}"
+    if "processes" in record:
+        words.append(f"processes {record['processes']:.2f}")
+    if "trial_ratio" in record:
+        words.append("to the bare loop {:.2f}, {:.2f}".format(*record["trial_ratio"]))
+    if "gil_us" in record:
+        words.append(f"Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}")
+    return "; ".join(words)
+
+
+PAGE = Page(__doc__, line=line, here=here, rounds=7)
+PAGE.add("--cases", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words")
+PAGE.add("--workers", nargs="+", type=int, metavar="N", help="compare these numbers of workers")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(PAGE.run())

@@ -97,21 +97,19 @@ class Page:
             self.add("--quick", action="store_true", help="small: only to see it work")
 
     def run(self, argv: Sequence[str] | None = None) -> int:
-        """Measure, print and write; the exit status."""
+        """Measure, print and write; return the exit status, 1 if a record has a true ``failed``."""
         given = self.parser.parse_args(argv)
         if getattr(given, "quick", False):
             vars(given).update(self._quick)
         if launch.under_mpi() and self._measure is not None:
             with launch.aborting():
-                self._end(self._on_ranks(given), given)
-            return 0
+                return self._end(self._on_ranks(given), given)
         if self._measure is not None:
             os.environ[launch.THREAD_LEVEL[0]] = given.thread_level
         try:
-            self._end([*map(self._show, self._here(given))] if self._here else [*self._jobs(given)], given)
+            return self._end([*map(self._show, self._here(given))] if self._here else [*self._jobs(given)], given)
         except launch.LaunchError as error:
             sys.exit(str(error))
-        return 0
 
     def ask(self, *more: str, ranks: int, link: str = "shm", before: Sequence[str] = (), **job: Any) -> Records:
         """Run this program on ranks of its own; the records that they tell.
@@ -175,21 +173,23 @@ class Page:
             print(self._line(record), flush=True)
         return record
 
-    def _end(self, records: Records, given: argparse.Namespace) -> None:
+    def _end(self, records: Records, given: argparse.Namespace) -> int:
         if not records:
-            return
+            return 0
         if given.json:
             about = new_report([Path(sys.argv[0]).name, *sys.argv[1:]])
             content = {key: about[key] for key in ("date", "command", "machine", "packages", "commit")}
             content |= {"cases": records, "rounds": getattr(given, "rounds", None)}
-            files.write(given.json, json.dumps(content, indent=1) + "\n")
+            files.write(given.json, json.dumps(content, indent=1, default=vars) + "\n")
         if self._text is not None:
-            text = self._text(records, given) + "\n"
-            print(text)
             out = given.out or (None if getattr(given, "quick", False) else self._out)
             if out is not None:
                 Path(out).parent.mkdir(parents=True, exist_ok=True)
+            text = self._text(records, given) + "\n"
+            print(text)
+            if out is not None:
                 files.write(out, text)
+        return int(any(record.get("failed") for record in records))
 
 
 def _place(text: str) -> str:
