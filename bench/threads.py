@@ -33,9 +33,9 @@ import numpy as np
 
 import overlap
 from overlap.compiled import njit
+from overlap.compiled.memory import call_function
 from overlap.fft.engine.fftw import barely_aligned, empty, zeros
 from overlap.fft.engine.lines import LineTransform
-from overlap.lowlevel.memory import call_function
 from overlap.runtime import plan_call
 from overlap.timing.simulate import Machine, Options, Program, simulate
 from overlap.tools.bench.pages import Page

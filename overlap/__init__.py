@@ -7,8 +7,8 @@ An indented line is a part of the folder above it: it comes below the folder's m
     errors          the exceptions, one family for all layers, and notes on standard error
     checks          checks of the numbers and arrays that users give
     files           files that are written whole or not at all
-    compiled        functions compiled by numba, without the GIL, and the cache of their code
-    lowlevel        operations of compiled code on addresses: loads, stores, tables of copies, calls of the MPI library
+    compiled        functions compiled by numba, without the GIL; their cache, and what they do with addresses
+                    (loads, stores, tables of copies, calls of the MPI library)
     ranks           how ranks begin, wait, fail and end together: headers, deadlines, signals, lost ranks, shared memory
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines and traces

@@ -25,8 +25,8 @@ from mpi4py import MPI
 from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.crossing import Crossing, common
 from .arrays.distribution import Placed, parts_problem, within
+from .compiled.memory import whole_lines
 from .errors import DataLost, InputError, formatted, repr_of
-from .lowlevel.memory import whole_lines
 from .output.problems import shown, step_problem
 from .ranks.holding import DropWarning
 from .ranks.interrupts import holding_signals

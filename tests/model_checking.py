@@ -14,7 +14,7 @@ import inspect
 from types import SimpleNamespace
 
 from overlap.collectives import node, protocol
-from overlap.lowlevel import memory
+from overlap.compiled import memory
 
 WORD = 8
 PRIVATE = 1 << 40  # addresses from here on are a rank's own memory
@@ -40,8 +40,8 @@ def sources(changes=()):
     text = text.replace("from __future__ import annotations", "")
     for start in (
         "from ..compiled import",
-        "from ..lowlevel.memory import (",
-        "from ..lowlevel.memory import",
+        "from ..compiled.memory import (",
+        "from ..compiled.memory import",
         "from .protocol import (",
     ):
         while start in text:

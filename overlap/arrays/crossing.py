@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..lowlevel.copy_table import ArrayRegion, CopyTable, strides_of
-from ..lowlevel.memory import address_of
+from ..compiled.copy_table import ArrayRegion, CopyTable, strides_of
+from ..compiled.memory import address_of
 from .distribution import overlapping, within
 from .exchange import Overflow
 from .layout import Box, box_shape

@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
+from ..compiled.memory import address_of
 from ..errors import InputError, repr_of
-from ..lowlevel.memory import address_of
 from ..ranks.door import collective_section
 from .distribution import Distribution, parts_problem
 

@@ -16,7 +16,7 @@ from numba.extending import overload
 from numba.np.numpy_support import as_dtype
 
 from ..compiled import njit
-from ..lowlevel.memory import LINE, Words, address_of, load, store, words
+from ..compiled.memory import LINE, Words, address_of, load, store, words
 from . import protocol
 from .chains import collective
 from .combine import OPERATIONS, OTHER_TYPE, code_of

@@ -7,16 +7,15 @@ signature, and asks Python to make a missing one. Messages are persistent reques
 addresses alone, so compiled code can call these functions of any MPI library.
 
 A *message buffer* is memory for messages to or from one rank: a cache line of words for the library, then the data,
-preceded by a header word with the collective's signature. The steps are instructions of `lowlevel.copy_table`, and a
+preceded by a header word with the collective's signature. The steps are instructions of `compiled.copy_table`, and a
 few others.
 """
 
 from __future__ import annotations
 
-from ..compiled import njit
-from ..lowlevel import copy_table
-from ..lowlevel.copy_table import OTHERS
-from ..lowlevel.memory import LINE, Words, begin_wait, call_function, call_mpi, load_int, waited, words
+from ..compiled import copy_table, njit
+from ..compiled.copy_table import OTHERS
+from ..compiled.memory import LINE, Words, begin_wait, call_function, call_mpi, load_int, waited, words
 from . import node, protocol
 from .protocol import NOTHING, ask
 

@@ -12,8 +12,8 @@ from mpi4py import MPI
 from numba.core.errors import NumbaError
 
 from ..checks import count_problem, mask_problem, number_problem
+from ..compiled.memory import LINE, address_of, whole_lines
 from ..errors import InputError, RankError, repr_of
-from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..ranks.door import enter
 from ..ranks.failures import RankFailure, heard, identity_of
 from ..ranks.holding import DropWarning, Holding, free_dropped

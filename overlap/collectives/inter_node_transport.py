@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..lowlevel.memory import LINE, address_of, line_zeros
-from ..lowlevel.mpi import mpi_function
+from ..compiled.memory import LINE, address_of, line_zeros
+from ..compiled.mpi import mpi_function
 from ..ranks.failures import FailureChannel, RankFailure
 from ..ranks.losses import guarded
 from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT

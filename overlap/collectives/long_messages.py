@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import files
-from ..lowlevel.memory import address_of
+from ..compiled.memory import address_of
 from ..ranks.wait import wait_until
 from ..ranks.watchdog import BoundedWait
 from . import node, protocol

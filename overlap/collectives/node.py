@@ -16,7 +16,7 @@ lower ranks first, on all ranks alike.
 from __future__ import annotations
 
 from ..compiled import njit
-from ..lowlevel.memory import LINE, Words, call_function, copy, copy_item, words
+from ..compiled.memory import LINE, Words, call_function, copy, copy_item, words
 from .protocol import (
     ALLGATHER,
     BARRIER,

@@ -21,9 +21,9 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from ..lowlevel import copy_table
-from ..lowlevel.copy_table import COPY_ITEMS, copy_run, instruction
-from ..lowlevel.memory import address_of, line_zeros
+from ..compiled import copy_table
+from ..compiled.copy_table import COPY_ITEMS, copy_run, instruction
+from ..compiled.memory import address_of, line_zeros
 from . import chains
 from .chains import DATA, NOWHERE, SEND, TARGET
 from .inter_node_transport import InterNodeTransport, MessageBuffer

@@ -34,7 +34,7 @@ The state of a rank is an array of words, private to the rank; compiled code rec
 from __future__ import annotations
 
 from ..compiled import njit
-from ..lowlevel.memory import (
+from ..compiled.memory import (
     LINE,
     Words,
     begin_wait,

@@ -14,8 +14,8 @@ from typing import NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from ..compiled.memory import address_of
 from ..errors import BusyError, InputError
-from ..lowlevel.memory import address_of
 from ..ranks.failures import RankFailure
 from ..ranks.losses import DetectingLoss
 from ..ranks.resource import closed_error

@@ -8,9 +8,9 @@ from typing import NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from ..compiled.memory import LINE, address_of, line_zeros
+from ..compiled.mpi import memory_at
 from ..errors import RankLost
-from ..lowlevel.memory import LINE, address_of, line_zeros
-from ..lowlevel.mpi import memory_at
 from ..ranks.failures import RankFailure
 from ..ranks.losses import guard_of
 from ..ranks.segments import segments

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import DistArray
-from ..lowlevel.memory import address_of
+from ..compiled.memory import address_of
 
 CALLS = 32  # number of calls whose arrays are remembered
 PLACES = 64  # largest number of addresses of results that a transform has made

@@ -21,8 +21,8 @@ from ..arrays.distribution import Placed
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem, travelling
 from ..arrays.redistribution import split_as
 from ..checks import count_problem
+from ..compiled.copy_table import CopyTable
 from ..errors import InputError
-from ..lowlevel.copy_table import CopyTable
 from ..ranks.exclusive import thread_level
 from ..ranks.interrupts import holding_signals
 from ..ranks.objects import Described, Uncopied

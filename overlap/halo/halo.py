@@ -12,8 +12,8 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
+from ..compiled.memory import address_of
 from ..errors import InputError, OverlapError, RankLost
-from ..lowlevel.memory import address_of
 from ..ranks.failures import FailureChannel, RankFailure, heard, identity_of
 from ..ranks.holding import DropWarning
 from ..ranks.interrupts import holding_signals

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from ..arrays.blocks import Blocks
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem
 from ..checks import mask_problem
+from ..compiled.memory import address_of
 from ..errors import InputError, repr_of, text_of
-from ..lowlevel.memory import address_of
 from .traffic import Entries, LocalArrays
 
 Types = list[tuple[np.dtype, tuple[int, ...]]]

@@ -8,9 +8,9 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
+from ..compiled.copy_table import CopyTable
+from ..compiled.memory import LINE, address_of, whole_lines
 from ..errors import InputError
-from ..lowlevel.copy_table import CopyTable
-from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..ranks.rendezvous import polls_of
 from ..ranks.segments import segments
 from ..ranks.standalone_coordinator import StandaloneCoordinator

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..lowlevel.copy_table import CopyTable
-from ..lowlevel.memory import address_of
-from ..lowlevel.mpi import memory_at
+from ..compiled.copy_table import CopyTable
+from ..compiled.memory import address_of
+from ..compiled.mpi import memory_at
 from ..ranks.standalone_coordinator import StandaloneCoordinator
 from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm

@@ -19,7 +19,7 @@ From the request to the delivery of a round the ghost cells belong to the neighb
 write precedes the request of its round.
 
 Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
-plain loads after a `load_acquire` of it (`lowlevel.memory`). Because both sides map the same memory
+plain loads after a `load_acquire` of it (`compiled.memory`). Because both sides map the same memory
 (`ranks.segments`), this is enough on ARM, too.
 """
 
@@ -28,8 +28,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..compiled import njit
-from ..lowlevel.copy_table import execute
-from ..lowlevel.memory import (
+from ..compiled.copy_table import execute
+from ..compiled.memory import (
     LINE,
     begin_wait,
     call_python,

@@ -14,7 +14,7 @@ import numpy as np
 from ..arrays.blocks import Blocks
 from ..arrays.exchange import Overflow
 from ..arrays.partition import length_of
-from ..lowlevel.copy_table import ArrayRegion, strides_of
+from ..compiled.copy_table import ArrayRegion, strides_of
 from ..ranks.standalone_coordinator import StandaloneCoordinator
 
 Region = tuple[slice, ...] | np.ndarray

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from ..compiled.execute import EXECUTE
+from ..compiled.memory import address_of
+from ..compiled.mpi import handle_of, mpi_function
 from ..errors import BusyError
-from ..lowlevel.execute import EXECUTE
-from ..lowlevel.memory import address_of
-from ..lowlevel.mpi import handle_of, mpi_function
 from ..ranks.header import Header
 from ..ranks.interrupts import held_signals
 from ..ranks.rendezvous import Rendezvous, agreement_word, header_word

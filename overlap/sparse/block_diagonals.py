@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 
 from ..compiled import intrinsic, njit
-from ..lowlevel.memory import FAR, fetched
+from ..compiled.memory import FAR, fetched
 from .rows import Rows
 
 LANES = 8

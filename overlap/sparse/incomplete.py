@@ -9,8 +9,8 @@ import numpy as np
 
 from ..checks import number_problem, whole_problem
 from ..compiled import njit
+from ..compiled.memory import FAR, prefetch
 from ..errors import InputError
-from ..lowlevel.memory import FAR, prefetch
 from .kernels import product_of_3
 from .matrix import Matrix
 from .preconditioners import Preconditioner

@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import overload
 
 from ..compiled import intrinsic, njit
-from ..lowlevel.memory import FAR, fetched, prefetch
+from ..compiled.memory import FAR, fetched, prefetch
 
 _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cache
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..compiled import njit
-from ..lowlevel.memory import FAR, prefetch
+from ..compiled.memory import FAR, prefetch
 from . import kernels
 from .block_diagonals import BlockDiagonals
 from .rows import Rows

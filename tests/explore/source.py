@@ -30,7 +30,7 @@ MODULES = {
 }  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
 # Communicators of `network` have no handles; a whole call, which would want some, is never made here.
-REPLACED_LAYERS = {"lowlevel.mpi": SimpleNamespace(handle_of=id, mpi_function=None)}
+REPLACED_LAYERS = {"compiled.mpi": SimpleNamespace(handle_of=id, mpi_function=None)}
 TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the module
 _versions = 0
 

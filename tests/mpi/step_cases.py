@@ -4,8 +4,8 @@ import ctypes
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from overlap.compiled.mpi import mpi_function
 from overlap.fft.engine.steps import Call, Exchange, Split
-from overlap.lowlevel.mpi import mpi_function
 from overlap.runtime import plan_call
 
 WORDS = {"Alltoallv": 9, "Ialltoallv": 10}

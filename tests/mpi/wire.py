@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from overlap.lowlevel.mpi import handle_of, mpi_function
+from overlap.compiled.mpi import handle_of, mpi_function
 from overlap.runtime.requests.signatures import PARAMETERS
 
 _OPS = {getattr(MPI, name).handle: name for name in ("MAX", "MIN", "SUM")}

@@ -4,7 +4,7 @@ import pytest
 from llvmlite import binding
 from numba import njit
 
-from overlap.lowlevel.memory import load_acquire, store_release
+from overlap.compiled.memory import load_acquire, store_release
 
 
 def wait_and_answer(flag, answer):

@@ -10,10 +10,10 @@ from marks import exhaustive
 
 from overlap import InputError
 from overlap.arrays.exchange import Overflow
+from overlap.compiled.copy_table import ArrayRegion, CopyTable
+from overlap.compiled.execute import execute
+from overlap.compiled.memory import address_of
 from overlap.fft.engine.program import CompiledProgram, View
-from overlap.lowlevel.copy_table import ArrayRegion, CopyTable
-from overlap.lowlevel.execute import execute
-from overlap.lowlevel.memory import address_of
 
 ITEMS = (1, 2, 3, 4, 8, 12, 16, 24)  # bytes
 

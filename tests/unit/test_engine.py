@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from marks import exhaustive
 
 from overlap.arrays import AxisSwap, Layout
+from overlap.compiled.execute import execute
 from overlap.fft.arguments import kinds_of
 from overlap.fft.engine.axis import Axis, axes_of
 from overlap.fft.engine.buffers import ArrayReference, Buffers
@@ -22,7 +23,6 @@ from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.engine.steps import Exchange, Run
 from overlap.fft.engine.sweep import Sweep
 from overlap.fft.engine.sweep_in_place import SweepInPlace
-from overlap.lowlevel.execute import execute
 
 Y, X = 1, 2
 DTYPES = ("f4", "f8", "c8", "c16")

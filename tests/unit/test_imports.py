@@ -26,7 +26,7 @@ IMPORTERS = {
         "output",
         "protected.py",
         "collectives",
-        "lowlevel",
+        "compiled",
         "runtime",
         "ranks",
         "arrays/exchange.py",
@@ -44,8 +44,7 @@ IMPORTERS = {
     "fluidfft": {"compat/fluidfft/fft3d.py", "compat/fluidsim.py"},
     "fluidsim": {"compat/fluidsim.py"},
     "numba": {
-        "compiled.py",
-        "lowlevel",
+        "compiled",
         "collectives",
         "compat/dedalus/axis_kernels.py",
         "fft/engine/compiled_function.py",

@@ -11,9 +11,9 @@ import numpy as np
 from numba import types
 
 from ...compiled import CFunction
+from ...compiled.memory import address_of, call_function, carray, pointer, words
 from ...fft.engine.fftw import empty, fftw_of
 from ...fft.engine.lines import DESTROY_INPUT
-from ...lowlevel.memory import address_of, call_function, carray, pointer, words
 
 REAL = np.dtype(float)
 

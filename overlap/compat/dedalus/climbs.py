@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ...compiled.memory import address_of
 from ...fft.engine.buffers import ArrayReference
 from ...fft.engine.fftw import empty
 from ...fft.engine.schedule import Schedule, Schedules, addresses_of
-from ...lowlevel.memory import address_of
 from ...runtime.plan_call import CallKind
 from ..kept_runtimes import RUNTIMES
 from .series import Plans

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ...arrays import complement
-from ...lowlevel.copy_table import strides_of
+from ...compiled.copy_table import strides_of
 from .axis import Axis, modes_dtype
 from .direction import Direction
 from .fftw import ALIGNMENT, barely_aligned, empty

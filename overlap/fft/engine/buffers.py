@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...lowlevel.memory import address_of
+from ...compiled.memory import address_of
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
 from .program import BASES, RECEIVE, SEND, View
 

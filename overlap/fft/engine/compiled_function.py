@@ -18,8 +18,8 @@ from numba.core.registry import cpu_target
 from numba.core.typing import Context, Signature
 
 from ...compiled import Compilation, intrinsic
+from ...compiled.memory import address_of, pointer
 from ...errors import InputError
-from ...lowlevel.memory import address_of, pointer
 
 
 @dataclass(frozen=True)

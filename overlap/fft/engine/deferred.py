@@ -12,7 +12,7 @@ import numpy as np
 
 from ...arrays import DeferredBlocks, chunks, length_of, moved
 from ...arrays.layout import Box
-from ...lowlevel.memory import address_of
+from ...compiled.memory import address_of
 from .fftw import zeros
 from .message import Message, starts_of, write_unpacking
 from .program import ASIDE, RECEIVE, CompiledProgram, View

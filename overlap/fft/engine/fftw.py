@@ -10,7 +10,7 @@ from mmap import mmap
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...lowlevel.memory import address_of
+from ...compiled.memory import address_of
 from .library import Precision, precision
 from .wisdom import without
 

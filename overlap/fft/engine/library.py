@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from ...compiled.memory import address_of
 from ...errors import InputError
-from ...lowlevel.memory import address_of
 
 ENVIRONMENT = "OVERLAP_FFTW"  # a folder with FFTW's shared libraries, or one of these libraries
 PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # character of the complex dtype -> prefix of FFTW's names

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...lowlevel.memory import address_of
+from ...compiled.memory import address_of
 from ...timing.turns import in_turns, seconds_of
 from .fftw import fftw_of, learned, relearn
 

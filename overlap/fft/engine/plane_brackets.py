@@ -22,8 +22,8 @@ from numba import carray, types
 from ...arrays import AxisSwap, chunks, length_of, stages
 from ...arrays.reductions import float_times_power, in_range
 from ...compiled import CFunction
-from ...lowlevel.execute import execute
-from ...lowlevel.memory import address_of, pointer
+from ...compiled.execute import execute
+from ...compiled.memory import address_of, pointer
 from ...runtime import worker_index
 from .buffers import ArrayReference
 from .direction import Direction

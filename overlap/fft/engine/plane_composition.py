@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from ...arrays import chunks, length_of
-from ...lowlevel.memory import address_of
+from ...compiled.memory import address_of
 from ...runtime.requests.requests import AsyncComm
 from .buffers import ArrayReference, Buffers, on_lines
 from .fftw import zeros

@@ -2,7 +2,7 @@
 
 A `View` describes an array without its address: shape, strides, type, and its offset from the start of a base. Bases (a
 source, a target, a message, scratch memory, ...) are passed as addresses when a program is executed
-(`lowlevel.execute`). So a program serves every field, slot and worker.
+(`compiled.execute`). So a program serves every field, slot and worker.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...lowlevel import copy_table
-from ...lowlevel.copy_table import bits_of, box_lines, converting, instruction, strides_of
-from ...lowlevel.execute import ADD, CALL, REPEAT, ZERO
+from ...compiled import copy_table
+from ...compiled.copy_table import bits_of, box_lines, converting, instruction, strides_of
+from ...compiled.execute import ADD, CALL, REPEAT, ZERO
 from ...runtime.loop.words import ASIDE as ASIDE  # numbers of the bases, imported from here by other modules
 from ...runtime.loop.words import BASES as BASES
 from ...runtime.loop.words import RECEIVE as RECEIVE

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...lowlevel.copy_table import WIDTH
-from ...lowlevel.memory import address_of, line_zeros
-from ...lowlevel.mpi import handle_of
+from ...compiled.copy_table import WIDTH
+from ...compiled.memory import address_of, line_zeros
+from ...compiled.mpi import handle_of
 from ...runtime.loop import words as w
 from ...runtime.plan_call import CallKind, PlanCall
 from ...runtime.requests.requests import TakeTurn, WaitForSlices

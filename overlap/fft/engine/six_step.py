@@ -23,7 +23,7 @@ from numba import types
 from ...arrays import AxisSwap
 from ...arrays.layout import Box
 from ...compiled import CFunction
-from ...lowlevel.memory import address_of, carray, load, pointer, store, words
+from ...compiled.memory import address_of, carray, load, pointer, store, words
 from .program import CompiledProgram, View
 
 LOOPS = 4  # number of loops of the compiled function

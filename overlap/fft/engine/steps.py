@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...lowlevel.execute import execute
+from ...compiled.execute import execute
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
 from .buffers import ArrayReference

@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiled import njit
-from ...lowlevel.copy_table import WIDTH
-from ...lowlevel.memory import (
+from ...compiled.copy_table import WIDTH
+from ...compiled.memory import (
     Words,
     add_word,
     address_of,

@@ -7,7 +7,7 @@ call, so ranks that come to either by Python are understood. On one node the wor
 from __future__ import annotations
 
 from ...compiled import njit
-from ...lowlevel.memory import (
+from ...compiled.memory import (
     Words,
     call_mpi,
     clock_ns,

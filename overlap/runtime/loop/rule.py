@@ -17,7 +17,7 @@ Nothing in here waits, calls MPI or reads a clock.
 from __future__ import annotations
 
 from ...compiled import njit
-from ...lowlevel.memory import Words, add_word, load_acquire, replace_word, store_release, words
+from ...compiled.memory import Words, add_word, load_acquire, replace_word, store_release, words
 from . import words as w
 
 # What a slot comes to, besides the kinds of items: something is under way or awaited; its slices have all ended.

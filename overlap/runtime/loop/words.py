@@ -11,7 +11,7 @@ A runtime has one *control*: the words by which a call meets the crew, the runti
 from __future__ import annotations
 
 from ...compiled import njit
-from ...lowlevel.memory import Words, words
+from ...compiled.memory import Words, words
 
 # The tables of a call.
 CODE, ROWS, EXCHANGES, ITEMS, BOUNDS, VISITS, WORKSPACES, MPI, STATE, SLOTS, ENDED, TABLES = range(12)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ...compiled.mpi import handle_of
 from ...errors import InputError, formatted
-from ...lowlevel.mpi import handle_of
 from ...ranks.interrupts import holding_signals
 from ...ranks.losses import detecting_loss, guarded
 from ...ranks.objects import Described, Uncopied

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ...compiled.memory import address_of, line_zeros
 from ...errors import RankLost, SliceError
-from ...lowlevel.memory import address_of, line_zeros
 from ...ranks.interrupts import held_signals
 from ...ranks.watchdog import abort_on
 from ..loop import words as w

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...compiled import njit
-from ...lowlevel.memory import address_of, words
+from ...compiled.memory import address_of, words
 from ...runtime.loop import words as w
 from ...runtime.loop.loop import TEST_NS
 from ...runtime.loop.rule import all_ended, begin_slots, comes_to, give_back, may_issue, pass_item, take, take_ready

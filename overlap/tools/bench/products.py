@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ...arrays import block
 from ...compiled import njit
-from ...lowlevel.memory import FAR, prefetch
+from ...compiled.memory import FAR, prefetch
 from ...sparse import Matrix
 from ...sparse.kernels import product_of_3
 from ...sparse.rows import Rows

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ....compiled.memory import address_of
 from ....fft.engine import fftw as memory
-from ....lowlevel.memory import address_of
 
 FFTW_FORWARD, FFTW_BACKWARD = -1, 1
 FFTW_R2HC, FFTW_HC2R, FFTW_DHT = 0, 1, 2

@@ -41,7 +41,7 @@ from numba.core.sigutils import normalize_signature
 from numba.extending import _Intrinsic
 from numba.extending import intrinsic as _intrinsic
 
-from . import files
+from .. import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
 _TURN_S = 30.0  # time for another process to compile a function that this one needs

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..compiled import CFunction, njit
+from . import CFunction, njit
 from .copy_table import (
     ELEMENT,
     LENGTHS,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from ..compiled import CFunction, njit
+from . import CFunction, njit
 from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
 
 COPY, COPY_ITEMS, CONVERT, CONVERT_ITEMS, OTHERS = range(5)

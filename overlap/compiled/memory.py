@@ -24,7 +24,7 @@ from numba.core.base import BaseContext
 from numba.core.typing import Context, Signature
 from numba.extending import overload
 
-from ..compiled import Compilation, intrinsic, njit
+from . import Compilation, intrinsic, njit
 
 LINE = 64  # bytes of a cache line
 INTERVAL_NS = 5_000_000  # between two calls of Python in a wait; counted in time, because a yield may take any time
