@@ -418,8 +418,6 @@ class BracketTransform(Pointwise):
     The settings that were left open are chosen in the first call.
     """
 
-    _held = (*Pointwise._held, "_choose")
-
     def __init__(self, plan: Bracket) -> None:
         def made(effort: str | None) -> PlaneBrackets:
             return plan._kernel(
@@ -431,14 +429,17 @@ class BracketTransform(Pointwise):
 
         arrays = (plan.spectrum,)
         super().__init__(plan.runtime, (plan._comm,), made, plan._requested.effort, arrays, arrays)
-        self.settings, self.nbytes_in_flight = plan._requested, 0
+        self.configuration.settings = plan._requested
         self._choose: Any = partial(plan._choose, "bracket")
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         self.plan()
         return super().tune(budget_s, progress)
 
-    @marked_call
+    def release(self) -> None:
+        super().release()
+        self._choose = None
+
     def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.plan()
         return super()._call(what, arrays, out)
@@ -446,7 +447,7 @@ class BracketTransform(Pointwise):
     def plan(self) -> None:
         """Choose the settings that were left open, if that has not been done (collective)."""
         self.check_in_use()
-        if self._kinds is None:
+        if not self.configuration.kinds:
             self._choose(self)
 
 

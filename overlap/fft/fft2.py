@@ -12,12 +12,11 @@ from ..arrays.exchange import travelling
 from .arguments import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.plane_blocks import PlaneBlocks
-from .field_transform import FieldTransform
 from .fourier import FourierPlan
 from .function import Function
 from .planning.tournament import use_settings
 from .pointwise import Pointwise
-from .transform import Transform
+from .transform import FieldTransform, Transform
 
 Y, X = 1, 2  # axes of a batch of planes
 BLOCKS = ("rows", "planes")

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..runtime import AsyncComm, take_turn, wait_for_slices
 from .array_spec import ArraySpec
+from .call import fits, natural_parts
 from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import empty
 from .engine.message import Message
@@ -26,7 +27,6 @@ from .engine.staged import StagedTransform
 from .engine.steps import AnyStep, Call
 from .engine.tasks import Task
 from .function import Function
-from .transform import fits, natural_parts
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from .engine.kinds import REAL_KINDS, period_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
 from .field_composition import FieldComposition
-from .field_transform import FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
 from .on_runtime import PlanComm, of_plan
 from .operators import SpectralOperators, lengths_problem
@@ -47,7 +46,7 @@ from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
 from .pointwise import Pointwise
-from .transform import Transform
+from .transform import FieldTransform, Transform
 
 
 class FourierPlan(Plan):

@@ -304,6 +304,7 @@ class Plan(OnRuntime):
             use_settings(transform, self._requested, known[0])
         else:
             choose(transform, self._requested, self._memory)
+        transform.prepare()
 
     # ---- what a plan supplies ------------------------------------------------------------------
 

@@ -7,8 +7,6 @@ and `field_composition` where the function acts on whole fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +14,8 @@ from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
 from .engine.plane_composition import PlaneComposition
 from .field_composition import FieldComposition
-from .field_transform import FieldTransform
 from .planning.settings import Settings
-from .transform import Configuration, Transform
+from .transform import FieldTransform, Transform
 
 
 class Pointwise(Transform):
@@ -60,7 +57,7 @@ class Pointwise(Transform):
         share: FieldTransform | None = None,
     ) -> None:
         super().__init__(runtime, comms, make(effort), make, inputs, outputs, outputs[0].slices)
-        self._share: Any = share
+        self._share, self.shares = share, share is not None
 
     def release(self) -> None:
         super().release()
@@ -71,23 +68,13 @@ class Pointwise(Transform):
         super().configure(settings, count)
         if self._share is not None:
             self._share.configure(settings)
-            self.nbytes_in_flight += self._share.nbytes_in_flight
-
-    @property
-    def configuration(self) -> Configuration:
-        share = None if self._share is None else self._share.configuration
-        return replace(super().configuration, share=share)
-
-    @configuration.setter
-    def configuration(self, made: Configuration) -> None:
-        Transform.configuration.fset(self, made)  # type: ignore[attr-defined]
-        if made.share is not None:
-            self._share.configuration = made.share
+            made = self.configuration
+            made.share = self._share.configuration
+            made.nbytes_in_flight += self._share.nbytes_in_flight
 
     def before(self, inputs: list[np.ndarray]) -> None:
         if self._share is not None:
+            assert self.configuration.share is not None
+            self._share.configuration = self.configuration.share
             shared = inputs[self._kernels.counts[0] :]
             self._share.run_planes([np.stack([planes[0] for planes in shared])], [self._kernels.kept])
-
-    def can_bind(self, outputs: list[np.ndarray]) -> bool:
-        return self._share is None and super().can_bind(outputs)

@@ -92,7 +92,7 @@ def layouts(comm, workers=1):
                         and ny > 30
                         and (dtype != "f4")
                     ):
-                        assert any(task.kind == "late" for task in plan.forward._parts)
+                        assert any(task.kind == "late" for task in plan.forward.configuration.parts)
 
 
 def products_without_aliases(comm):

@@ -414,7 +414,7 @@ def delays(comm, shape, dtype, grid, mode, late):
                 settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late, "effort": "estimate"},
             ) as plan:
                 for transform in (plan.forward, plan.backward):
-                    assert any(task.kind == "late" for task in transform._parts) == bool(late)
+                    assert any(task.kind == "late" for task in transform.configuration.parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth), (plan.backward, truth, back)):
                     issued = []
 
@@ -431,7 +431,7 @@ def delays(comm, shape, dtype, grid, mode, late):
                     comms, stages = transform._comms, transform._kernels.stages
                     assert issued == [
                         comms[stages[task.stage].dimension].word[0] % 2**64
-                        for task in transform._parts
+                        for task in transform.configuration.parts
                         if stages[task.stage].dimension is not None and task.kind != "turn"
                     ]
 

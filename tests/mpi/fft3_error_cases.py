@@ -59,7 +59,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
                     reached.add((site, stage))
                 assert same_bits(transform(given, out=out), expected), label
             assert len(reached) >= 4 * stages, reached
-            was_late = any(task.kind == "late" for task in transform._parts)
+            was_late = any(task.kind == "late" for task in transform.configuration.parts)
             assert was_late == (late > 0)
             assert was_late == ({"set aside", "unpack late"} <= {site for site, _ in reached})
 
@@ -84,7 +84,7 @@ def _mpi_fails(transform, stage):
 
 def _failing(transform, site, stage):
     """Make the task in the middle of a stage fail at some site, once."""
-    tasks = [task for task in transform._parts if task.stage == stage and task.kind == "units"]
+    tasks = [task for task in transform.configuration.parts if task.stage == stage and task.kind == "units"]
     if site == "MPI":
         return _mpi_fails(transform, stage)
     if site == "exchange":

@@ -65,9 +65,24 @@ def known_calls_that_fail(comm):
             with mpi_functions(refused, plan.forward) if comm.rank == rank else nullcontext():
                 for _ in range(2):
                     caught = raised(overlap.SliceError, plan.forward, u, out=out)
-                    check_slice_error(comm, caught, rank, plan.forward._parts[0], MPI.Exception)
+                    check_slice_error(comm, caught, rank, plan.forward.configuration.parts[0], MPI.Exception)
             for _ in range(2):
                 assert same_bits(plan.forward(u, out=out), expected)
+
+
+def other_arrays_at_a_known_place(comm):
+    """Arrays with the address and the distribution of a known one, but other strides or another type."""
+    n = 4 * comm.size
+    with overlap.FFT2(comm, (2, n, n)) as plan:
+        memory = random(np.random.default_rng(comm.rank), plan.real.shape[::-1], "c16")
+        u, out = memory.reshape(plan.real.shape), plan.spectrum.empty()
+        turned = memory.transpose(2, 1, 0)
+        for _ in range(3):
+            for array in (u, turned):
+                expected = np.fft.fft2(np.concatenate(comm.allgather(array), axis=1))[plan.spectrum.local_slice]
+                np.testing.assert_allclose(plan.forward(plan.real.wrap(array), out=out), expected, atol=1e-12)
+        singles = plan.real.wrap(memory.reshape(-1).view("c8")[: memory.size].reshape(u.shape))
+        assert "complex64" in str(raised(overlap.InputError, plan.forward, singles, out=out))
 
 
 def different_known_calls(comm, compared=True):

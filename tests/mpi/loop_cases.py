@@ -32,7 +32,7 @@ def every_step_fails(comm, workers):
             spectrum = np.array(plan.forward(u))
             back = np.array(plan.backward(spectrum))
             for transform, given, expected in ((plan.forward, u, spectrum), (plan.backward, spectrum, back)):
-                steps = str(transform.schedule).count(";") + len(transform._parts)
+                steps = str(transform.schedule).count(";") + len(transform.configuration.parts)
                 for number, origin in product(range(steps), range(comm.size)):
                     seen = [0]
 

@@ -263,7 +263,7 @@ def injected(comm, mode, dealias="3/2"):
 
 def _failing(transform, label, which):
     """Let a step of one slice of a transform fail, once; without a label its exchange."""
-    return step_fails(transform, label, lambda task: task is transform._parts[which])
+    return step_fails(transform, label, lambda task: task is transform.configuration.parts[which])
 
 
 def making_fails_on_one_rank(comm):

@@ -31,7 +31,7 @@ def traced_is_what_runs(comm):
                     assert same_bits(plan.forward(u), expected)
                     spans = rt.trace.spans()
                     exchanges = [span for span in spans if " of slice " in span.label]
-                    parts = plan.forward._parts
+                    parts = plan.forward.configuration.parts
                     assert len(exchanges) == (len(parts) if comm.size > 1 else 0)
                     computed = {span.label for span in spans if span.kind == "compute"}
                     assert computed == {f"slice {part}" for part in parts}
@@ -66,4 +66,4 @@ def other_arrays(comm):
         for first, second in ((0, 0), (0, 1), (2, 1), (1, 1), (2, 0)):
             expected = np.fft.rfft2(fields[first] * fields[second])[plan.spectrum.local_slice]
             np.testing.assert_allclose(acting(spectra[first], spectra[second]), expected, rtol=0, atol=1e-10)
-        assert len(acting._schedules) == 1
+        assert len(acting.configuration.schedules) == 1

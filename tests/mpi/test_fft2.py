@@ -266,6 +266,6 @@ def test_known_calls_that_fail(ranks):
 
 
 def test_different_known_calls():
-    jobs.run_job("known_call_cases:different_known_calls", 2)
+    jobs.run_job("known_call_cases:different_known_calls,known_call_cases:other_arrays_at_a_known_place", 2)
     # This one leaves a communicator behind.
     jobs.run_job("known_call_cases:different_known_calls", 2, args={"compared": False}, fresh=True)

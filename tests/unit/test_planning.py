@@ -84,9 +84,6 @@ class Transform:
     def configuration(self, made):
         self.settings = made.settings
 
-    def kernels_of(self, settings):
-        return SimpleNamespace()
-
     def trial_arrays(self, count):
         assert 1 <= count * self.units <= self.slices
         return [count], []

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from overlap.fft.result_memory import LEAST_NBYTES, ResultMemory
+from overlap.fft.call import LEAST_NBYTES, ResultMemory
 
 SHAPE = (LEAST_NBYTES // 16, 2)
 

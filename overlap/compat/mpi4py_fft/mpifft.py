@@ -31,10 +31,10 @@ from ...fft.engine.kinds import period_of
 from ...fft.engine.route import for_stages
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
-from ...fft.field_transform import FieldTransform
 from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.settings import Settings
 from ...fft.planning.tournament import choose
+from ...fft.transform import FieldTransform
 from ...ranks.holding import Holding, free_dropped
 from ...ranks.interrupts import holding_signals
 from ...ranks.objects import Described

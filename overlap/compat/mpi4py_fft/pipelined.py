@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
-from ...fft.field_transform import FieldTransform
+from ...fft.transform import FieldTransform
 from ...ranks.resource import marked_call
 from .blocking_transform import Transform, arguments_problem, axes_problem, copy_problem
 from .pencil import Pencil

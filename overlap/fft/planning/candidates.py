@@ -51,11 +51,14 @@ class Tunable(Protocol):
     slices: int  # slices of the whole batch
     planning: bool  # its arrays hold no user data, so no user function may be called
     requested: Settings
-    settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
     refinement: Any  # a `tournament.Comparison`, for settings to be compared in the next calls
     configuration: Any  # what the transform has made for its settings, to which it can return
+
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of the present configuration."""
 
     @property
     def load(self) -> Load:
@@ -66,9 +69,6 @@ class Tunable(Protocol):
 
     def configure(self, settings: Settings, count: int | None = None) -> None:
         """Prepare to run with complete settings, on `count` entries of the batch."""
-
-    def kernels_of(self, settings: Settings) -> object:
-        """Make the kernels for settings, which are expensive; callers keep a reference to reuse them."""
 
     def trial_arrays(self, count: int) -> tuple[list, list]:
         """Make inputs and outputs of `count` entries of the batch."""

@@ -430,12 +430,10 @@ def on_trial(transform: Tunable, what: str) -> Iterator[None]:
 
     A failure on one rank is one on all; the transform then has its previous settings again.
     """
-    before = getattr(transform, "settings", None)
-    held = before and transform.kernels_of(before)  # kernels made anew could give other last bits of results
+    before = transform.configuration  # with its kernels: new ones could give other last bits of results
 
     def restore() -> None:
-        if before is not None:
-            transform.configure(before)
+        transform.configuration = before
 
     with transform.runtime.collective_section(what, restore):
         transform.planning = True
@@ -443,7 +441,6 @@ def on_trial(transform: Tunable, what: str) -> Iterator[None]:
             yield
         finally:
             transform.planning = False
-    del held
 
 
 # ---- the choice ----------------------------------------------------------------------------------
