@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,31 +31,73 @@ BOUNDS = {
 }
 
 
+def _unless(good: bool, name: str, wanted: str, value: Any, none: bool = False) -> str | None:
+    return None if good else f"expected {name} to be {wanted}{' or None' if none else ''}, received {repr_of(value)}"
+
+
+def _real(value: Any) -> Any:
+    """Return a real number as it is; NaN, which passes no comparison, for other values, truth values among them."""
+    return value if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
+
+
+def integer_problem(name: str, value: Any, least: int, most: float = math.inf, none: bool = False) -> str | None:
+    """Return what is wrong with an integer from `least` to `most` (or None, if `none`), or None."""
+    good = (none and value is None) or (isinstance(value, Integral) and least <= _real(value) <= most)
+    return _unless(
+        good, name, f"an integer >= {least}" if most == math.inf else f"an integer from {least} to {most}", value, none
+    )
+
+
 def count_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a count, one of `BOUNDS`, as text, or None."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= BOUNDS[name]:
-        return f"expected {name} to be an integer from 1 to {BOUNDS[name]}, received {repr_of(value)}"
+    """Return what is wrong with a count, one of `BOUNDS`, or None."""
+    return integer_problem(name, value, 1, BOUNDS[name])
+
+
+def number_problem(name: str, value: Any, positive: bool = False, none: bool = False) -> str | None:
+    """Return why a value is not a finite number >= 0 (`positive`: > 0; `none`: or None), or None."""
+    number = _real(value)
+    good = (none and value is None) or (0 <= number <= sys.float_info.max and not (positive and number == 0))
+    return _unless(good, name, f"a {'positive' if positive else 'non-negative'} number", value)
+
+
+def bound_problem(name: str, value: Any, least: float, above: bool = False) -> str | None:
+    """Return what is wrong with a number that has a lower bound (`above`: exclusive) and may be infinite, or None."""
+    number = _real(value)
+    good = number > least if above else number >= least
+    return _unless(good, name, f"a number {'>' if above else '>='} {least:g}", value)
+
+
+def finite_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with a number that must be real and finite, or None."""
+    return _unless(bool(np.isfinite(float(_real(value)))), name, "a finite number", value)
+
+
+def choice_problem(name: str, value: Any, allowed: Collection[str | None], listed: bool = True) -> str | None:
+    """Return what is wrong with a value that must be one of a few, or None; `listed`: the text has them as a tuple."""
+    good = isinstance(value, str | None) and value in allowed
+    return _unless(good, name, f"one of {tuple(allowed) if listed else ', '.join(map(str, allowed))}", value)
+
+
+def function_problem(name: str, value: Any, none: bool = False) -> str | None:
+    """Return what is wrong with a function (or None, if `none`), or None."""
+    return _unless(callable(value) or (none and value is None), name, "a function", value, none)
+
+
+def truth_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with a truth value, or None."""
+    try:
+        bool(value)
+    except Exception as error:  # a user's object can raise anything
+        return f"expected {name} to be a truth value, received one that fails: {formatted(error)[0]}"
     return None
 
 
 def options_problem(wait: Any = None, **counts: Any) -> str | None:
-    """Return what is wrong with options of a runtime or a pipeline, as text, or None; None is a valid option."""
+    """Return what is wrong with options of a runtime or a pipeline, or None; None is a valid option."""
     for name, value in counts.items():
         if value is not None and (problem := count_problem(name, value)):
             return problem
-    if not isinstance(wait, str | None) or wait not in (None, "auto", *WAITS):
-        return f"expected wait to be one of auto, {', '.join(WAITS)}, received {repr_of(wait)}"
-    return None
-
-
-def number_problem(name: str, value: Any, positive: bool = False, none: bool = False) -> str | None:
-    """Return why a value is not a finite number >= 0 (or None, if `none`), as text; None if it is one."""
-    if value is None and none:
-        return None
-    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
-    if not 0 <= number <= sys.float_info.max or (positive and number == 0):
-        return f"expected {name} to be a {'positive' if positive else 'non-negative'} number, received {repr_of(value)}"
-    return None
+    return None if wait is None else choice_problem("wait", wait, ("auto", *WAITS), listed=False)
 
 
 def mask_problem(**arrays: Any) -> str | None:
@@ -69,39 +112,6 @@ def refuse_masks(**arrays: Any) -> None:
     """Raise an `InputError`, on this rank, if an argument is a masked array."""
     if problem := mask_problem(**arrays):
         raise InputError(problem)
-
-
-def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str | None:
-    """Return what is wrong with an integer that has a lower bound, or None."""
-    if value is None and none:
-        return None
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < least:
-        return f"expected {name} to be an integer >= {least}{' or None' if none else ''}, received {repr_of(value)}"
-    return None
-
-
-def truth_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a truth value, or None."""
-    try:
-        bool(value)
-    except Exception as error:  # a user's object can raise anything
-        return f"expected {name} to be a truth value, received one that fails: {formatted(error)[0]}"
-    return None
-
-
-def bound_problem(name: str, value: Any, least: float, above: bool = False) -> str | None:
-    """Return what is wrong with a number that has a lower bound (`above`: exclusive) and may be infinite, or None."""
-    number: Any = value if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) else np.nan
-    if not (number > least if above else number >= least):
-        return f"expected {name} to be a number {'>' if above else '>='} {least:g}, received {repr_of(value)}"
-    return None
-
-
-def finite_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a number that must be real and finite, or None."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
-        return f"expected {name} to be a finite number, received {repr_of(value)}"
-    return None
 
 
 # ---- of formulas' arguments, on one rank -------------------------------------------------------------

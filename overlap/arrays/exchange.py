@@ -10,8 +10,9 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
+from ..checks import choice_problem
 from ..compiled.memory import address_of
-from ..errors import InputError, repr_of
+from ..errors import InputError
 from ..ranks.door import collective_section
 from .distribution import Distribution, parts_problem
 
@@ -31,8 +32,8 @@ def _type_of(dtype: np.dtype) -> Any:
 
 def exchange_problem(exchange: Any, dtype: Any = complex) -> str | None:
     """Return what is wrong with the option `exchange` for arrays of a dtype, or None."""
-    if not isinstance(exchange, str | None) or exchange not in EXCHANGES:
-        return f"expected exchange to be one of {EXCHANGES}, received {repr_of(exchange)}"
+    if problem := choice_problem("exchange", exchange, EXCHANGES):
+        return problem
     if exchange is not None and np.dtype(dtype) not in (np.float64, np.complex128):
         return f"expected exchange='f4' for arrays of double precision, received {np.dtype(dtype)}"
     return None

@@ -126,14 +126,6 @@ def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.3g} GiB" if nbytes < 2**80 else f"1e{len(str(nbytes)) - 1} bytes"
 
 
-def choice_problem(**choices: tuple[Any, Any]) -> str | None:
-    """Return what is wrong with arguments that have few allowed values; each is given as (value, allowed values)."""
-    for name, (value, allowed) in choices.items():
-        if not isinstance(value, str | None) or value not in allowed:
-            return f"expected {name} to be one of {tuple(allowed)}, received {shown(value)}"
-    return None
-
-
 def path_problem(tuning: Any) -> str | None:
     """Return what is wrong with the name of a tuning file."""
     if isinstance(tuning, str | None):

@@ -8,7 +8,8 @@ from operator import index
 from typing import Any, Literal
 
 from ..arrays import Weights
-from .arguments import ORDERS, choice_problem, integers, shown
+from ..checks import choice_problem
+from .arguments import ORDERS, integers, shown
 from .engine.kinds import REAL_KINDS
 from .function import dealias_problem
 
@@ -130,7 +131,7 @@ def lying_problem(layout: ArrayLayout, points: tuple[int, ...], kinds: tuple[str
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
     return (
-        choice_problem(order=(layout.order, ORDERS))
+        choice_problem("order", layout.order, ORDERS)
         or dealias_problem(points, layout.dealias, kinds)
         or _modes_problem(layout, points, kinds)
     )

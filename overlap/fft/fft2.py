@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import AxisSwap
 from ..arrays.exchange import travelling
-from .arguments import choice_problem
+from ..checks import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.plane_blocks import PlaneBlocks
 from .fourier import FourierPlan
@@ -172,7 +172,7 @@ class FFT2(FourierPlan):
             (inputs, outputs, shared),
             dealias,
             blocks,
-            problem=choice_problem(blocks=(blocks, BLOCKS)),
+            problem=choice_problem("blocks", blocks, BLOCKS),
             blocks=blocks,
         )
 

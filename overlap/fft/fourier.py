@@ -13,13 +13,13 @@ from numpy.typing import DTypeLike
 
 from ..arrays import Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
+from ..checks import choice_problem
 from ..errors import ClosedError, InputError
 from ..ranks.interrupts import holding_signals
 from ..ranks.resource import marked_call
 from ..runtime import Runtime
 from .arguments import (
     NORMS,
-    choice_problem,
     dtype_problem,
     integers,
     kinds_of,
@@ -33,9 +33,9 @@ from .arguments import (
 from .array_layout import SIDES, ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis, axes_of, modes_dtype
-from .engine.direction import Direction
 from .engine.fftw import zeros
 from .engine.kinds import REAL_KINDS, period_of
+from .engine.route import Direction
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
 from .field_composition import FieldComposition
@@ -93,7 +93,7 @@ class FourierPlan(Plan):
             of_axes = ("c2c",) * count if problem else _spread(chosen, places, ("c2c",) * count)
             problem = (
                 problem
-                or choice_problem(norm=(norm, NORMS))
+                or choice_problem("norm", norm, NORMS)
                 or exchange_problem(exchange, dtype)
                 or self._grid_problem(arrays, of_axes)
                 or lying_problem(arrays, tuple(all_points[place] for place in places), chosen)

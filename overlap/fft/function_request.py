@@ -12,9 +12,10 @@ import numpy as np
 
 from ..arrays import DistArray, Distribution, block
 from ..arrays.exchange import exchange_problem
+from ..checks import choice_problem
 from ..errors import InputError
 from ..runtime import Runtime
-from .arguments import NORMS, axes_of_array, choice_problem, integers, shown
+from .arguments import NORMS, axes_of_array, integers, shown
 from .array_spec import ArraySpec
 from .engine.fftw import complex_of
 from .engine.six_step import two_factors
@@ -171,7 +172,7 @@ def request_of(
             f"axes={shown(axes)}"
         )
     count = len(chosen)
-    if problem := choice_problem(norm=(norm, NORMS)) or exchange_problem(exchange):
+    if problem := choice_problem("norm", norm, NORMS) or exchange_problem(exchange):
         raise InputError(problem)
     if lengths is not None and (len(lengths) != count or min(lengths) < 1):
         raise InputError(f"expected s to be {count} positive integers or None, received {shown(s)}")

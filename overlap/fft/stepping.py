@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..checks import number_problem
+from ..checks import choice_problem, function_problem, number_problem
 from ..errors import InputError, formatted, repr_of
 from ..ranks.objects import Described
 
@@ -64,10 +64,9 @@ class TimeStepper(Described):
     """
 
     def __init__(self, linear: Any, nonlinear: Nonlinear, dt: float, scheme: str = "etdrk4") -> None:
-        if not isinstance(scheme, str) or scheme not in _SCHEMES:
-            raise InputError(f"expected scheme to be one of {', '.join(_SCHEMES)}, received {repr_of(scheme)}")
-        if not callable(nonlinear):
-            raise InputError(f"expected nonlinear to be a function, received {repr_of(nonlinear)}")
+        problem = choice_problem("scheme", scheme, _SCHEMES, listed=False) or function_problem("nonlinear", nonlinear)
+        if problem:
+            raise InputError(problem)
         self._scheme, self._nonlinear = scheme, nonlinear
         self._several = isinstance(linear, (tuple, list))
         self._linear = [_numbers(one) for one in (linear if self._several else [linear])]

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..arrays.exchange import Overflow, dtype_sent, exchange_problem
-from ..checks import mask_problem
+from ..checks import choice_problem, mask_problem
 from ..compiled.memory import address_of
 from ..errors import InputError, repr_of, text_of
 from .traffic import Entries, LocalArrays
@@ -41,8 +41,8 @@ def problem_of(
     problems = [exchange_problem(exchange, dtype) for dtype, _ in types or [(np.dtype(float), ())]]
     if all(problems):
         return problems[0]
-    if not isinstance(transport, str) or transport not in TRANSPORTS:
-        return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {repr_of(transport)}"
+    if problem := choice_problem("transport", transport, TRANSPORTS, listed=False):
+        return problem
     if not isinstance(parts, (Blocks, Entries)):
         return f"expected Blocks, received {type(parts).__name__}"
     if isinstance(parts, Blocks) and parts.size != comm.size:

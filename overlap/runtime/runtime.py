@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..checks import number_problem, options_problem
+from ..checks import function_problem, number_problem, options_problem
 from ..errors import InputError, OverlapError, RankLost, repr_of
 from ..ranks.coordinator import Coordinator
 from ..ranks.door import enter
@@ -539,8 +539,8 @@ class Runtime(Resource):
         problem, agreed
             Those of `preflight`, checked at the beginning.
         """
-        if problem is None and undo is not None and not callable(undo):
-            problem, undo = f"expected undo to be a function or None, received {repr_of(undo)}", None
+        if problem is None and (problem := function_problem("undo", undo, none=True)):
+            undo = None
         with self.coordinator.collective_section(what, undo, problem, **agreed):
             yield
 

@@ -1,9 +1,8 @@
 """Distributed sparse matrices and Krylov solvers: products hide their halo behind the rows that need none of it."""
 
 from .cells import diffusion
-from .choice import faster_cg
 from .incomplete import IC0
-from .krylov import bicgstab, cg, pipecg
+from .krylov import bicgstab, cg, faster_cg, pipecg
 from .matrix import Matrix
 from .minimal_residual import gmres, minres
 from .multigrid import Multigrid

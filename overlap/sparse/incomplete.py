@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import number_problem, whole_problem
+from ..checks import integer_problem, number_problem
 from ..compiled import njit
 from ..compiled.memory import FAR, prefetch
 from ..errors import InputError
@@ -58,7 +58,7 @@ class IC0(Preconditioner):
 
     def __init__(self, A: Matrix, colours: int | None = None, shift: float = 0.0) -> None:
         super().__init__(A)
-        problem = whole_problem("colours", colours, 1, none=True) or number_problem("shift", shift)
+        problem = integer_problem("colours", colours, 1, none=True) or number_problem("shift", shift)
         with self._made(problem, colours=colours, shift=shift):
             starts, columns, values = A.own_part()
             colour = colours_of(starts, columns, colours)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..checks import finite_problem, whole_problem
+from ..checks import choice_problem, finite_problem, integer_problem
 from ..errors import repr_of
 from ..ranks.interrupts import holding_signals
 from ..runtime.requests.requests import AsyncComm
@@ -82,9 +82,9 @@ def gmres(
     >>> info
     0
     """
-    problem = whole_problem("restart", restart, 1, none=True)
-    if problem is None and not (isinstance(callback_type, str) and callback_type in CALLBACK_TYPES):
-        problem = f"expected callback_type to be one of {', '.join(CALLBACK_TYPES)}, received {repr_of(callback_type)}"
+    problem = integer_problem("restart", restart, 1, none=True) or choice_problem(
+        "callback_type", callback_type, CALLBACK_TYPES, listed=False
+    )
     agreed = {"restart": restart, "callback_type": repr_of(callback_type)}
     with System(
         "gmres", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, problem=problem, **agreed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.blocks import Blocks
-from ..checks import whole_problem
+from ..checks import integer_problem
 from ..compiled import njit
 from ..errors import InputError
 from ..ranks.resource import marked_call
@@ -84,8 +84,8 @@ class Multigrid(Preconditioner):
         super().__init__(A)
         self._steps: list[_Level] = []
         problem = (
-            whole_problem("switch", switch, 1, none=True)
-            or whole_problem("gather_to", gather_to, 1)
+            integer_problem("switch", switch, 1, none=True)
+            or integer_problem("gather_to", gather_to, 1)
             or (None if isinstance(blocks, Blocks) else f"expected Blocks, received {type(blocks).__name__}")
             or (None if callable(smoother) else f"expected smoother to be callable, received {type(smoother).__name__}")
         )

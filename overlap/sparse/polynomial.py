@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import bound_problem, whole_problem
+from ..checks import bound_problem, integer_problem
 from ..compiled import njit
 from ..errors import InputError
 from .matrix import Matrix
@@ -51,7 +51,7 @@ class Chebyshev(Preconditioner):
 
     def __init__(self, A: Matrix, degree: int = 2, ratio: float = 6.0) -> None:
         super().__init__(A)
-        problem = whole_problem("degree", degree, 1) or bound_problem("ratio", ratio, 1, above=True)
+        problem = integer_problem("degree", degree, 1) or bound_problem("ratio", ratio, 1, above=True)
         with self._made(problem, degree=degree, ratio=ratio):
             diagonal = A.diagonal()
             if A.block > 1:

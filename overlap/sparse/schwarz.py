@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..checks import whole_problem
+from ..checks import integer_problem
 from ..halo import Halo
 from ..halo.traffic import Entries, Traffic, of_indices
 from ..ranks.holding import DropWarning
@@ -66,7 +66,7 @@ class AdditiveSchwarz(Preconditioner):
         super().__init__(A)
         self._subdomain: _Subdomain | None = None
         self._solver: Preconditioner | None = None
-        problem = whole_problem("overlap", overlap, 0) or whole_problem("corrections", corrections, 0, none=True)
+        problem = integer_problem("overlap", overlap, 0) or integer_problem("corrections", corrections, 0, none=True)
         with self._made(problem, overlap=overlap, corrections=corrections):
             if overlap and A.halo.coordinator.size > 1:
                 self._subdomain = _Subdomain(A, overlap, self._dropping)

@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.reductions import exponent_of, float_times_power, times_power
-from ..checks import bound_problem, mask_problem, whole_problem
+from ..checks import bound_problem, integer_problem, mask_problem
 from ..errors import InputError, RankError, RankLost
 from ..ranks.interrupts import held_signals
 from ..ranks.standalone_coordinator import StandaloneCoordinator
@@ -189,7 +189,7 @@ class System:
             or mask_problem(b=b, x0=x0)
             or bound_problem("rtol", agreed["rtol"], 0)
             or bound_problem("atol", agreed["atol"], 0)
-            or whole_problem("maxiter", agreed["maxiter"], 0, none=True)
+            or integer_problem("maxiter", agreed["maxiter"], 0, none=True)
         )
         for what, operator in (("A", A), ("M", M)):
             if problem is None and not (operator is None and what == "M") and not hasattr(type(operator), "__matmul__"):

@@ -439,19 +439,18 @@ def delays(comm, shape, dtype, grid, mode, late):
 @small_units()
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
-    from overlap.fft import grids as module
     from overlap.timing.messages import LatencyBandwidth
 
     with overlap.FFT3(comm, (8, 8, 8), settings={"wait": "off", "effort": "estimate"}) as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
         # More ranks than planes: a pencil, where the number of ranks allows one.
-        grid = module.near_grids(plan.runtime, (2, 64, 64), np.dtype("c16"))[0]
+        grid = fft3.near_grids(plan.runtime, (2, 64, 64), np.dtype("c16"))[0]
         assert grid[1] <= 2 and grid[0] * grid[1] == comm.size
         # Slow links of no latency: one exchange. A latency that rules: few partners.
         for link, slab in (((0.0, 1e6), True), ((1.0, 1e12), comm.size < 6)):
             plan.runtime.cache["latency and bandwidth"] = LatencyBandwidth(*link)
-            found = module.near_grids(plan.runtime, (64, 64, 64), np.dtype("c16"))
+            found = fft3.near_grids(plan.runtime, (64, 64, 64), np.dtype("c16"))
             same_everywhere(comm, found)
             assert (1 in found[0]) == slab or len(found) == 2, (link, found)
     # A slab and a pencil come close: the faster one, alike on all ranks, and for all plans.

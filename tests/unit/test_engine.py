@@ -13,10 +13,10 @@ from overlap.compiled.execute import execute
 from overlap.fft.arguments import kinds_of
 from overlap.fft.engine.axis import Axis, axes_of
 from overlap.fft.engine.buffers import ArrayReference, Buffers
-from overlap.fft.engine.direction import Direction
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
+from overlap.fft.engine.route import Direction
 from overlap.fft.engine.six_step import next_lengths, two_factors
 from overlap.fft.engine.stage import SourceArray
 from overlap.fft.engine.staged import StagedTransform

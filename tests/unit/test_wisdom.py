@@ -3,8 +3,8 @@
 import pytest
 
 from overlap.fft.engine import fftw
+from overlap.fft.engine.fftw import joined, without
 from overlap.fft.engine.lines import LineTransform
-from overlap.fft.engine.wisdom import joined, without
 
 HEADER = "(fftw-3.3.10 fftw_wisdom #x1 #x2 #x3 #x4"
 

@@ -19,10 +19,9 @@ from ...arrays import MessageBoxes
 from ...arrays.layout import Box
 from ...compiled.memory import address_of
 from ...fft.engine.buffers import ArrayReference
-from ...fft.engine.message import Message
+from ...fft.engine.message import Message, WireFormat
 from ...fft.engine.program import ASIDE, BASES, RECEIVE, SEND, SOURCE, TARGET, CompiledProgram, View
 from ...fft.engine.steps import Exchange, Run
-from ...fft.engine.wire_format import WireFormat
 from .series import Lines, Pieces, Plans, Room, lines_of, resized, shape_of
 
 BLOCK_NBYTES = 64 * 1024

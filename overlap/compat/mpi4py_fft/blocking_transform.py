@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...arrays import mask_problem
+from ...checks import mask_problem, truth_problem
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import axes_of_array
 from ...ranks.objects import Described
@@ -161,12 +161,9 @@ def arguments_problem(
     shape: tuple[int, ...], input_array: object, output_array: object, options: Mapping[str, Any]
 ) -> str | None:
     """Return what is wrong with a call's arguments, or None; `shape` is the local shape of the result."""
-    if masked := mask_problem(input_array=input_array, output_array=output_array):
-        return masked
-    try:
-        bool(options.get("normalize"))
-    except Exception as error:
-        return f"expected normalize to be a truth value, received one that fails: {formatted(error)[0]}"
+    problem = mask_problem(input_array=input_array, output_array=output_array)
+    if problem := problem or truth_problem("normalize", options.get("normalize")):
+        return problem
     if output_array is None or (
         isinstance(output_array, np.ndarray)
         and output_array.shape == shape

@@ -26,9 +26,8 @@ from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.axis import dtype_after, modes_dtype
-from ...fft.engine.direction import Direction
 from ...fft.engine.kinds import period_of
-from ...fft.engine.route import for_stages
+from ...fft.engine.route import Direction, for_stages
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.planning.plan_cache import PlanCache

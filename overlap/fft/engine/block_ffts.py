@@ -11,10 +11,10 @@ import numpy as np
 from ...arrays import complement
 from ...compiled.copy_table import strides_of
 from .axis import Axis, modes_dtype
-from .direction import Direction
 from .fftw import ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
 from .program import GAP_NBYTES, SCRATCH, CompiledProgram, View
+from .route import Direction
 
 SHORT = 128  # points of a line
 COMPETING_NBYTES = 2048  # distance of the points of a line from which on they compete in the cache

@@ -1,8 +1,13 @@
-"""FFTW's memory and wisdom."""
+"""FFTW's memory and wisdom.
+
+Wisdom is text: a line that names the version and its tables of codelets, a line for each entry, and ``)``. An entry
+ends with the effort with which it was found (three words of flags) and the problem (four words of a digest). `joined`
+and `without` work on the text alone; FFTW itself would have to forget and learn again all its wisdom.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from mmap import mmap
@@ -12,7 +17,6 @@ from numpy.typing import DTypeLike
 
 from ...compiled.memory import address_of
 from .library import Precision, precision
-from .wisdom import without
 
 ALIGNMENT = 64  # alignment of memory that the library allocates
 HUGE_PAGE_NBYTES = 2**21
@@ -171,3 +175,39 @@ def _of_plans() -> list[Precision]:
 
 def _take_wisdom(dtype: DTypeLike, text: str) -> bool:
     return fftw_of(dtype).take_wisdom(text.encode("ascii", "replace"))
+
+
+_KEY_WORDS = 7
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Join the wisdom of several processes; if entries differ, the first one is kept.
+
+    Text of another version of FFTW than the first one's is left out.
+    """
+    header = ""
+    entries: dict[tuple[str, ...], str] = {}
+    for text in texts:
+        head, *lines = text.splitlines() or [""]
+        header = header or head
+        if head == header:
+            entries = {_key(line): line for line in lines[:-1]} | entries
+    return _text(header, entries.values()) if header else ""
+
+
+def without(text: str, other: str) -> str:
+    """Return the entries of `text` for which `other` has none, as wisdom; "" if there are none."""
+    if text == other:
+        return ""
+    known = {_key(line) for line in other.splitlines()}
+    header, *lines = text.splitlines() or [""]
+    new = [line for line in lines[:-1] if _key(line) not in known]
+    return _text(header, new) if new else ""
+
+
+def _key(line: str) -> tuple[str, ...]:
+    return tuple(line.split()[-_KEY_WORDS:])
+
+
+def _text(header: str, lines: Iterable[str]) -> str:
+    return "\n".join([header, *lines, ")\n"])

@@ -18,10 +18,10 @@ from ...runtime import worker_index
 from .axis import Axis, modes_dtype
 from .buffers import ArrayReference
 from .compiled_function import BlockPlaces, can_be_compiled, compiled
-from .direction import Direction
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
 from .plane_composition import PlaneComposition, SlotBuffers
 from .program import ASIDE, SCRATCH, TARGET, CompiledProgram, View
+from .route import Direction
 from .stage import Stage
 from .steps import AnyStep, Call, Run
 from .sweep import Sweep

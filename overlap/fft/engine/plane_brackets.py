@@ -26,15 +26,15 @@ from ...compiled.execute import execute
 from ...compiled.memory import address_of, pointer
 from ...runtime import worker_index
 from .buffers import ArrayReference
-from .direction import Direction
 from .fftw import ALIGNMENT
 from .lines import LineTransform
+from .message import WireFormat
 from .plane_composition import ONE, PlaneComposition, SlotBuffers
 from .program import ASIDE, SCRATCH, SOURCE, TARGET, CompiledProgram, View, assemble
+from .route import Direction
 from .stage import Place, SourceArray, Stage
 from .steps import AnyStep, Run
 from .tasks import Task
-from .wire_format import WireFormat
 
 PAIRS = 4  # pairs per block, whose modes stay in the cache
 PLANES, KY = 1, 2  # axes

@@ -1,10 +1,34 @@
-"""Routes: the axes of a transform in the order of its FFTs, and the exchanges in between."""
+"""Routes and directions: the order of a transform's FFTs and exchanges, and the options of all of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ...arrays import AxisSwap
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The common options of all stages of a transform.
+
+    Attributes
+    ----------
+    forward : bool
+    effort : str or None
+        FFTW planning effort.
+    turned : int or None
+        The axis that the first source (backward) or the last target (forward) has last in memory, if not
+        the last one.
+    by_index : bool
+        A unit is one index of the axis that is cut.
+    """
+
+    forward: bool
+    effort: str | None
+    turned: int | None = None
+    by_index: bool = False
+
 
 Route = list[Any]
 """Tuples of axes, with an `AxisSwap` or None between two of them; see `arrays.stages`."""

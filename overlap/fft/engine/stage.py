@@ -14,14 +14,13 @@ import numpy as np
 from ...arrays import Layout, StageAxes, TransposeBlocks, block, box_shape, length_of
 from ...arrays.layout import Box
 from .axis import Axis, dtype_after
-from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
-from .message import Message, points, write_unpacking
+from .message import Message, WireFormat, points, write_unpacking
 from .program import RECEIVE, SEND, SOURCE, CompiledProgram, View
+from .route import Direction
 from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
-from .wire_format import WireFormat
 
 UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points along the array's last axis

@@ -22,8 +22,7 @@ from .program import SCRATCH
 if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation
     from ...runtime.requests.requests import AsyncComm
-    from .message import Message
-    from .wire_format import WireFormat
+    from .message import Message, WireFormat
 
 
 @dataclass(frozen=True, slots=True)

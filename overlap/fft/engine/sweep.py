@@ -20,8 +20,8 @@ from ...arrays import chunks, complement, intersect, length_of, moved
 from ...arrays.layout import Box
 from .axis import Axis, modes_dtype
 from .block_ffts import BlockChain, BlockFFTs, BlockFromArray, BlockInPlace
-from .direction import Direction
 from .program import CompiledProgram, View
+from .route import Direction
 
 BLOCK_NBYTES = 256 * 1024
 AT_ONCE = 24  # lines that are not contiguous, in scratch memory at once

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ...arrays import StageAxes, block
 from .axis import Axis
-from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
 from .message import points
 from .program import CompiledProgram, View
+from .route import Direction
 from .stage import UNIT_NBYTES, Stage, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace

@@ -30,7 +30,7 @@ from ...ranks.coordinator import Coordinator
 from ...runtime import Runtime
 from ...timing.thread_scaling import cpu_model
 from ..engine import fftw as local
-from ..engine.wisdom import joined, without
+from ..engine.fftw import joined, without
 from . import tuning_file as store
 from .candidates import Tunable
 from .settings import PROCESSES, Choice, Settings, Tuned

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from ...checks import WAITS, count_problem
+from ...checks import WAITS, choice_problem, count_problem
 
 EFFORTS = ("estimate", "measure", "patient")  # efforts of FFTW's planning, by increasing cost
 PROCESSES = 2  # number of processes that compare before a `Choice` is trusted
@@ -102,9 +102,8 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
         return f"expected settings to be a Settings, received {settings!r}"
     choices = {"wait": WAITS if complete else ("auto", *WAITS), "effort": (None, *EFFORTS)}
     for name, allowed in choices.items():
-        value = getattr(settings, name)
-        if not isinstance(value, str | None) or value not in allowed:
-            return f"expected {name} to be one of {allowed}, received {value!r}"
+        if problem := choice_problem(name, getattr(settings, name), allowed):
+            return problem
     for name in COUNTS:
         value = getattr(settings, name)
         if value is None and not complete:

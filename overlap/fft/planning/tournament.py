@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from ...checks import function_problem
 from ...errors import repr_of
 from ...ranks.coordinator import Coordinator
 from ...timing.messages import fit_message_time
@@ -576,9 +577,7 @@ def budget_problem(budget_s: object, progress: object = None) -> str | None:
     """Return what is wrong with the arguments of `tune`, or None."""
     if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < np.inf:
         return f"expected budget_s to be a positive number of seconds, received {repr_of(budget_s)}"
-    if progress is not None and not callable(progress):
-        return f"expected progress to be a function or None, received {repr_of(progress)}"
-    return None
+    return function_problem("progress", progress, none=True)
 
 
 @contextmanager
