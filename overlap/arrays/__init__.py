@@ -14,16 +14,16 @@ from .placed import placed_as
 from .redistribution import gather, scatter
 from .stages import StageAxes, axis_names, ffts_along, stages
 from .topology import coordinates, same_ranks, subcomms
-from .transpose_geometry import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
+from .transpose_geometry import LateBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, checked_shares, combined, shares
 
 __all__ = [
     "AxisSwap",
     "Blocks",
     "Box",
-    "DeferredBlocks",
     "DistArray",
     "Distribution",
+    "LateBlocks",
     "Layout",
     "MessageBoxes",
     "Neighbour",

@@ -110,7 +110,7 @@ class TransposeBlocks:
         return MessageBoxes(sent, received)
 
 
-class DeferredBlocks:
+class LateBlocks:
     """What a transpose still has to exchange after its first units.
 
     Now cut along the axis that it splits, into the receivers' units: what is received of one is all

@@ -28,7 +28,7 @@ from .transform import Progress, Transform
 
 
 class Plan(OnRuntime):
-    """Base of `FFT2`, `FFT3` and `Bracket`.
+    """Base of `FFT2`, `FFT3`, `FFTN` and `Bracket`.
 
     Making, calling and closing a plan is collective over all ranks of its runtime.
 

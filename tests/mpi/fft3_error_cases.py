@@ -36,7 +36,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
         for transform, given, expected in ((plan.forward, real, spectrum), (plan.backward, spectrum, back)):
             stages = len(transform._kernels.stages)
             reached = set()
-            sites = "pack", "unpack", "exchange", "MPI", "complete", "set aside", "unpack late"
+            sites = "pack", "unpack", "exchange", "MPI", "complete", "pack late", "unpack late"
             for site, stage, origin in product(sites, range(stages), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
                 label = f"{site}, stage {stage}, rank {origin}"
@@ -61,7 +61,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
             assert len(reached) >= 4 * stages, reached
             was_late = any(task.kind == "late" for task in transform.configuration.parts)
             assert was_late == (late > 0)
-            assert was_late == ({"set aside", "unpack late"} <= {site for site, _ in reached})
+            assert was_late == ({"pack late", "unpack late"} <= {site for site, _ in reached})
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _failing(transform, site, stage):
         return _mpi_fails(transform, stage)
     if site == "exchange":
         return step_fails(transform, None, lambda task: task in tasks[len(tasks) // 2 :])
-    if site in ("complete", "set aside", "unpack late"):
+    if site in ("complete", "pack late", "unpack late"):
         return step_fails(transform, site)
     return step_fails(transform, site, lambda task: task is tasks[len(tasks) // 2])
 

@@ -82,7 +82,7 @@ def test_too_large_numbers(ranks, wait, kind, shape, dtype):
     run("overflow", ranks, kind=kind, shape=shape, dtype=dtype, wait=wait)
 
 
-def test_too_large_numbers_set_aside():
+def test_too_large_late_numbers():
     run("overflow", 2, kind="FFT3", shape=(15, 14, 13), dtype="f8", wait="poll", late=0.5)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from overlap.arrays import (
     AxisSwap,
-    DeferredBlocks,
+    LateBlocks,
     Layout,
     TransposeBlocks,
     axis_names,
@@ -100,7 +100,7 @@ def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, 
         where = [slice(None)] * len(shape)
         where[along] = slice(one.unit(done).start, None)
         left[rank] = before[rank][tuple(where)]
-        deferred[rank] = DeferredBlocks(one, done, late)
+        deferred[rank] = LateBlocks(one, done, late)
         assert deferred[rank].before == left[rank].shape
     for part in chunks(deferred[ranks(layout)[0]].units, chunk):
         exchanged(deferred, layout, transpose, left, after, lambda each: each.message(part))

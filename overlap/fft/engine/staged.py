@@ -14,7 +14,7 @@ are in `tasks`.
 The work that waits for all units is hidden behind the next field's exchanges, except for that of the last field. So a
 share of the last field's units may be exchanged late, in messages that are cut along the axis that the exchange splits,
 so that every late task can complete the part that it receives. The tasks before, whose messages keep the link busy
-meanwhile, make the first FFTs of these units and set the results aside (see `deferred`). The late tasks follow when
+meanwhile, make the first FFTs of these units and pack the results (see `late`). The late tasks follow when
 these tasks have packed, which a task without a message between the two ensures by its turn.
 """
 
@@ -31,8 +31,8 @@ from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import AsyncComm
 from .axis import Axis, dtype_after, modes_dtype
 from .buffers import ArrayReference, Buffers
-from .deferred import DeferredTiles
 from .fftw import ALIGNMENT, zeros
+from .late import LateTiles
 from .message import Message, WireFormat, points
 from .program import ASIDE, BASES, SOURCE, TARGET, CompiledProgram, ProgramCache, View, assemble
 from .route import Direction
@@ -225,21 +225,20 @@ class StagedTransform:
             + [0 if self._trailing is None else self._trailing.sweep.scratch_nbytes]
         )
         self._scratch = [ArrayReference(zeros(nbytes, np.uint8)) for _ in range(workers)]
-        self._deferred: DeferredTiles | None = None  # None if no unit is late
+        self._tiles: LateTiles | None = None  # None if no unit is late
         self._codes = ProgramCache()
         self.units = sum(stage.blocks.units for stage in self.stages)  # units of one field
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of work memory."""
-        aside = 0 if self._deferred is None else self._deferred.memory.nbytes
-        return aside + self._work.nbytes
+        return self._work.nbytes + (0 if self._tiles is None else self._tiles.memory.nbytes)
 
     @property
-    def _late(self) -> DeferredTiles:
-        """Return the deferred tiles, which exist if a task is late or sets units aside."""
-        assert self._deferred is not None
-        return self._deferred
+    def _late(self) -> LateTiles:
+        """Return the late tiles, which exist if a task is late."""
+        assert self._tiles is not None
+        return self._tiles
 
     def tasks(self, chunk: int, fields: int | None = None, late: float = 0.0) -> list[Task]:
         """Return the tasks, of at most `chunk` units each; by default for all fields.
@@ -258,9 +257,9 @@ class StagedTransform:
             if self._streams
             else in_order(units, fields, chunk, self._work.fields, self._holds)
         )
-        if self._deferred is not None:  # programs of late tasks have addresses of its memory
+        if self._tiles is not None:  # programs of late tasks have addresses of its memory
             self._codes.clear()
-        self._deferred = None
+        self._tiles = None
         trailing = self._trailing
         if not late or trailing is None or not self.can_be_late or not tasks:
             return tasks
@@ -272,13 +271,13 @@ class StagedTransform:
         self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
-        self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk)
-        setting_aside = own[min(1, count - 1) : count]  # all but the first one, whose message is waited for
-        for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
-            tasks[number] = replace(tasks[number], set_aside=moved(share, done))
+        self._tiles = LateTiles(stage, done, trailing.late_units, chunk)
+        early = own[min(1, count - 1) : count]  # all but the first one, whose message is waited for
+        for number, share in zip(early, block(stage.blocks.units - done, len(early))):
+            tasks[number] = replace(tasks[number], late=moved(share, done))
         tasks[turn:] = [Task(field, last, slice(done, done), kind="turn")]
         return tasks + [
-            Task(field, last, part, range(turn, turn + 1), range(turn), kind="late") for part in self._deferred.parts
+            Task(field, last, part, range(turn, turn + 1), range(turn), kind="late") for part in self._tiles.parts
         ]
 
     def messages(self, chunk: int) -> list[Message]:
@@ -292,8 +291,8 @@ class StagedTransform:
         messages, itemsize = self.messages(chunk), self.wire.dtype.itemsize
         sent = [message.send_size * message.wire.dtype.itemsize for message in messages]
         received = [message.receive_size * message.wire.dtype.itemsize for message in messages]
-        if self._deferred is not None:
-            received.append(self._deferred.receive_size * self.stages[-1].wire.dtype.itemsize)
+        if self._tiles is not None:
+            received.append(self._tiles.receive_size * self.stages[-1].wire.dtype.itemsize)
         return -(-max(sent, default=0) // itemsize), -(-max(received, default=0) // itemsize)
 
     def slot(self, send: np.ndarray, receive: np.ndarray) -> Buffers:
@@ -415,7 +414,7 @@ class StagedTransform:
         bases, first = slot.bases.copy(), task.part.start if self.by_index else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
-        if task.set_aside is not None:
+        if task.late is not None:
             bases[ASIDE] = self._late.address
         return Run(code, bases, task.label(what))
 
@@ -424,8 +423,8 @@ class StagedTransform:
         if what == "local":
             stage.local(program, length_of(part), source, target, scale)
         elif what == "pack":
-            if task.set_aside is not None:
-                self._late.set_aside(program, task.set_aside, source, target, scale)
+            if task.late is not None:
+                self._late.pack(program, task.late, source, target, scale)
             stage.pack(program, part, source, target, scale)
         elif task.kind == "late":
             assert self._trailing is not None  # the task completes late units of the trailing axes

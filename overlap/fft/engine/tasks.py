@@ -36,10 +36,10 @@ class Task:
     trailing_after : range or None
         It transforms the trailing axes of its field when these tasks have ended; None: another task does.
     kind : {"units", "indices", "turn", "late"}
-        "indices": units are indices of the batch. "turn": the task only takes its turn. "late": units that were set
-        aside.
-    set_aside : slice or None
-        Units that it sets aside before it packs its own.
+        "indices": units are indices of the batch. "turn": the task only takes its turn. "late": units that earlier
+        tasks have packed.
+    late : slice or None
+        Late units that it packs before its own.
     """
 
     field: int
@@ -49,13 +49,12 @@ class Task:
     unpack_after: range = NOTHING
     trailing_after: range | None = None
     kind: str = "units"
-    set_aside: slice | None = None
+    late: slice | None = None
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """Return a key that is equal for tasks with the same work on different fields."""
-        aside = self.set_aside and self.set_aside.start
-        return self.stage, self.part.start, self.part.stop, self.kind, aside
+        return self.stage, self.part.start, self.part.stop, self.kind, self.late and self.late.start
 
     @cached_property
     def length(self) -> int:
@@ -65,7 +64,7 @@ class Task:
     def label(self, what: str) -> str:
         """Return the name of the task's work, packing or unpacking, for a trace."""
         if what == "pack":
-            return "pack" if self.set_aside is None else "set aside, pack"
+            return "pack" if self.late is None else "pack late, pack"
         return "unpack late" if self.kind == "late" else what
 
     def __str__(self) -> str:

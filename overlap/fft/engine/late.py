@@ -1,6 +1,6 @@
-"""Deferred tiles: units of a last stage that are exchanged late, in messages that each complete a part of the field.
+"""Late tiles: units of a last stage that are exchanged at the end, in messages that each complete a part of the field.
 
-They are set aside in memory of their own, message by message, from which they are sent. The rank's own piece goes
+They are packed early into memory of their own, message by message, from which they are sent. The rank's own piece goes
 directly to the target. The stage's last FFTs, if it has any, are made of the part that a message completes.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arrays import DeferredBlocks, chunks, length_of, moved
+from ...arrays import LateBlocks, chunks, length_of, moved
 from ...arrays.layout import Box
 from ...compiled.memory import address_of
 from .fftw import zeros
@@ -19,10 +19,10 @@ from .program import ASIDE, RECEIVE, CompiledProgram, View
 from .stage import Stage, replaced
 from .sweep import Sweep
 
-MOST_MESSAGES = 16  # data that are set aside are copied to all messages
+MOST_MESSAGES = 16  # each early task packs for all messages
 
 
-class DeferredTiles:
+class LateTiles:
     """Late messages of a stage.
 
     Parameters
@@ -41,7 +41,7 @@ class DeferredTiles:
     parts : list of slice
         The units of every message.
     memory : ndarray
-        Memory for the tiles that are set aside.
+        Memory for the packed tiles.
     address : int
         The address of that memory.
     receive_size : int
@@ -50,7 +50,7 @@ class DeferredTiles:
 
     def __init__(self, stage: Stage, done: int, units: int, chunk: int) -> None:
         blocks = stage.blocks
-        remainder = DeferredBlocks(blocks, done, units)
+        remainder = LateBlocks(blocks, done, units)
         self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
         messages = [
             Message(remainder.message(part), blocks.rank, stage.target_shape, True, False, stage.wire)
@@ -92,8 +92,8 @@ class DeferredTiles:
         """Return the message of some late units, and the memory from which it is sent."""
         return self._messages[part.start]
 
-    def set_aside(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
-        """Write the first FFTs of some units, whose results are set aside."""
+    def pack(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
+        """Write the first FFTs of some units, whose results are packed for the late messages."""
         stage, blocks = self._stage, self._stage.blocks
         where = (slice(None),) * blocks.along
         for number in range(part.start, part.stop):
@@ -122,7 +122,7 @@ class DeferredTiles:
             unit = blocks.unit(number)
             if length_of(unit):
                 piece_part, sweep = (*where, moved(unit, -self._row)), stage.then[length_of(unit)]
-                assert isinstance(sweep, Sweep)  # tiles that are set aside do not go to the target
+                assert isinstance(sweep, Sweep)  # late tiles do not go to the target
                 sweep = sweep.overlapping()
                 groups = sweep.groups[part]
                 sweep.write(
