@@ -406,11 +406,14 @@ class Transform(Uncopied, Described):
         Parameters
         ----------
         other : Transform
-            A transform of the same kind for other shares; it must not be used afterwards. The settings stay.
+            A transform of the same kind for other shares; it must not be used afterwards. The settings stay; if
+            they are being compared, the fastest ones so far.
         """
+        if self.refinement is not None:  # what it has made and measured is for the shares before
+            self.refinement.end()
         kept = {
             name: getattr(self, name)
-            for name in ("name", "known_as", "requested", "trials", "tuned", "refinement")
+            for name in ("name", "known_as", "requested", "trials", "tuned")
             if hasattr(self, name)
         }
         settings, configured = self.settings, bool(self.configuration.kinds)

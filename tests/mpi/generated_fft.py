@@ -51,7 +51,7 @@ OF_ENGINE = dict.fromkeys(
         "check_in_use",
     ],
     "for plans and the engine, which know whether the plan is open",
-)
+) | dict.fromkeys(["settings", "nbytes_in_flight"], "what the last calls had can be read afterwards")
 
 
 def plan(lab: Lab, kind: str, dtype: Any = complex, **layout: Any) -> Any:
