@@ -18,6 +18,7 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import perf_counter
 
@@ -26,7 +27,7 @@ from mpi4py import MPI
 
 from .. import files
 from ..compiled.memory import address_of
-from ..ranks.wait import wait_until
+from ..ranks.wait import wait_for
 from ..ranks.watchdog import BoundedWait
 from . import node, protocol
 from .protocol import ALLGATHER, BARRIER, BCAST, CAPACITY, EVERYBODY, GATHER, LIMITS, NAMES, SCATTER, signature
@@ -101,14 +102,14 @@ class LongMessages(CollectiveTransport):
         """Wait for MPI in a round of its own, which tells a rank that fails in the wait from one that fails later."""
         number = protocol.begin(self._state, protocol.NOTHING)
 
-        def poll() -> None:
+        def attend(_: float) -> None:
             for rank in range(self._comm.size):
                 done = protocol.segment(self._state, rank) + protocol.DONE
                 if protocol.never(self._state, rank, done, number):
                     self._window.follow(rank)
             self._bounded.check(number, "a collective", lambda: "another rank of the node")
 
-        wait_until(request.Test, poll)
+        wait_for(request.Test, hot_s=inf, attend=attend)
         protocol.finish(self._state, number, False)
 
     def _learn(self, kind: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from math import inf
 from threading import get_ident
 from typing import Any, NoReturn, Self
 
@@ -22,7 +23,7 @@ from ..ranks.objects import Described
 from ..ranks.resource import CollectiveContext, Telling, marked_call
 from ..ranks.segments import unusable
 from ..ranks.standalone_coordinator import StandaloneCoordinator
-from ..ranks.wait import wait_until
+from ..ranks.wait import wait_for
 from ..ranks.watchdog import BoundedWait
 from ..runtime.requests.requests import AsyncComm
 from . import remote_writes
@@ -32,7 +33,6 @@ from .point_to_point import Awaited, Begun, Messages, Requests
 from .traffic import Entries, LocalArrays, Traffic, of_blocks, of_indices
 
 FAILURES_TAG = 8
-_POLLS = 200  # number of polls of messages before the rank yields its core
 _ROUND = "a halo exchange"
 _FREEING = "freeing a halo"
 _WORD = 8  # bytes of the round's number in a failure message
@@ -404,7 +404,7 @@ class Halo(CollectiveContext):
             while True:
                 try:
                     if self._messages_left:
-                        wait_until(self._advance, self._poll, _POLLS)
+                        wait_for(self._advance, hot_s=inf, attend=lambda _: self._poll())
                     elif self._window is not None:
                         remote_writes.complete(self._window.address)
                     break

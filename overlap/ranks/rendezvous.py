@@ -22,7 +22,6 @@ from itertools import accumulate
 from math import ceil
 from operator import or_
 from pathlib import Path
-from time import perf_counter
 
 from mpi4py import MPI
 
@@ -103,10 +102,10 @@ class Rendezvous:
         """
         if self._board is None:
             request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)  # matches that of `report`
-            if (attend := self.attend) is None:
+            if self.attend is None:
                 request.Wait()
             else:
-                wait_for(lambda: (attend(perf_counter()), request.Test())[1], hot_s=self.hot_s)
+                wait_for(request.Test, hot_s=self.hot_s, attend=self.attend)
             return
         own = header_word(numbers)
         words = self._exchanged(own)
@@ -191,11 +190,9 @@ class Rendezvous:
 
         def is_there() -> bool:
             self.comm.Iprobe()
-            if self.attend is not None:
-                self.attend(perf_counter())
             return board[index] & TAG == tag
 
-        wait_for(is_there, hot_s=self.hot_s)
+        wait_for(is_there, hot_s=self.hot_s, attend=self.attend)
         return board[index]
 
 

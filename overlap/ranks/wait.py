@@ -1,4 +1,7 @@
-"""Waiting for a condition: without sleep at first."""
+"""The one way to wait in Python: without sleep at first, then with sleeps, with a look at failures and deadlines.
+
+Compiled code waits by the same rule and the same constants (`overlap.runtime.loop.ranks.rest`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from time import perf_counter, sleep
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
-POLL_S = 0.005  # between two polls of a waiting rank, for failures and for the deadline
+ATTEND_S = 0.005  # after so long a waiting rank looks again for failures and at its deadline
 HOT_S = 150e-6  # shorter waits are polled without sleep if there is nothing to compute meanwhile
 
 
@@ -25,28 +28,34 @@ def wait_for(
     sleep: Callable[[float], object] = pause,
     hot_s: float = HOT_S,
     clock: Callable[[], float] = perf_counter,
+    attend: Callable[[float], object] | None = None,
 ) -> None:
-    """Wait until `test()` is true: poll without sleep for `hot_s` seconds, then with longer and longer sleeps."""
+    """Wait until `test()` is true: poll without sleep for `hot_s` seconds, then with longer and longer sleeps.
+
+    Parameters
+    ----------
+    test : callable
+        Its calls may be what brings the event about: MPI moves long messages only while it is called. Such a wait is
+        hot up to its end (``math.inf``).
+    sleep : callable
+        Sleeps for so many seconds; for 0 s it lets other threads run.
+    hot_s : float
+    clock : callable
+    attend : callable, optional
+        Called every few milliseconds with the time; what it raises ends the wait: a failure of another rank, or the
+        deadline.
+    """
     if test():
         return
-    cold_s, sleep_s = clock() + hot_s, SHORTEST_SLEEP_S
+    attended_s = clock()
+    cold_s, sleep_s = attended_s + hot_s, SHORTEST_SLEEP_S
     while not test():
-        if clock() < cold_s:
+        now_s = clock()
+        if attend is not None and now_s - attended_s > ATTEND_S:
+            attended_s = now_s
+            attend(now_s)
+        if now_s < cold_s:
             sleep(0.0)
         else:
             sleep(sleep_s)
             sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
-
-
-def wait_until(done: Callable[[], bool], poll: Callable[[], object], polls: int = 0) -> None:
-    """Wait until `done()` is true: poll `polls` times, then yield the core and call `poll`, which may raise."""
-    polled = perf_counter()
-    while not done():
-        polls -= 1
-        if polls >= 0:
-            continue
-        sched_yield()
-        now = perf_counter()
-        if now - polled > POLL_S:
-            polled = now
-            poll()

@@ -25,6 +25,7 @@ from mpi4py import MPI
 
 from ..errors import formatted
 from .losses import DetectingLoss, Guard
+from .wait import LONGEST_SLEEP_S
 
 ABORT_GRACE_S = 5.0
 MPI_GRACE_S = 2.0  # time for MPI's own abort, which does not always return
@@ -33,7 +34,6 @@ EXIT_STATUS = 75
 NOTICE_S = 60.0  # then a rank prints for whom it waits, deadline or not
 _PAUSE_S = 1.0  # if the watchdog wakes later by more, the process was stopped or had no core
 _SHORT_S = 0.02  # a rank sleeps in waits that are longer
-_SLEEP_S = 0.0005
 
 
 def abort(reason: str, others_s: float = 0.0) -> None:
@@ -330,4 +330,4 @@ class BoundedWait:
             self._printed = True
             print_wait(what, waited_s, who())
         if waited_s > _SHORT_S:
-            sleep(_SLEEP_S)
+            sleep(LONGEST_SLEEP_S)
