@@ -63,9 +63,8 @@ class Guard:
     def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any], on_one_node: bool = False) -> None:
         self.comm = comm
         self.on_one_node = on_one_node
-        self._settled = self._owned = (
-            False  # whether the library has a communicator of its own; whether a runtime frees it
-        )
+        self._settled = False  # whether the library has a communicator of its own
+        self._owned = False  # whether a runtime frees it
         self.lost: RankLost | None = None
         self._remake = remake
         self._comms: list[MPI.Comm] = []
@@ -88,7 +87,7 @@ class Guard:
     def source(self, comm: MPI.Intracomm, guarded_comm: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
         """Return `comm`, or a function that makes a communicator which the runtime frees, as source of a runtime.
 
-        `other` is a guarded communicator of the same ranks, which is duplicated.
+        `guarded_comm` has the same ranks, and is duplicated.
         """
         if self._owned:
             return comm
