@@ -306,6 +306,7 @@ PAGE = Page(
     lambda record: " | ".join(cells(record)),
     text=lambda records, given: markdown(HEAD, map(cells, records)),
     here=here,
+    ranks=None,
     links=("shm", "2gbit", "4gbit"),
     rounds=3,
     quick={},

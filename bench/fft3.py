@@ -28,7 +28,7 @@ from overlap.tools.bench.rank import record_of
 from overlap.tools.bench.record import pooled
 from overlap.tools.bench.rounds import alike, medians, seconds_of
 from overlap.tools.bench.table import markdown
-from overlap.tools.options import count
+from overlap.tools.values import count
 
 PROGRAM = Path(__file__).resolve().parent / "reference" / "fftw_mpi3d.c"
 KINDS = {"c16": "c2c", "f8": "r2c"}
@@ -189,7 +189,7 @@ def line(record):
     return " | ".join(row(record))
 
 
-PAGE = Page(__doc__, measure, line, text=text, here=here, rounds=5, quick={"rounds": 2})
+PAGE = Page(__doc__, measure, line, text=text, here=here, ranks=None, links=(), rounds=5, quick={"rounds": 2})
 PAGE.add("--passes", type=count, default=2)
 PAGE.add("--only", type=count, nargs="+", help=f"cases, 1 to {len(CASES)}")
 

@@ -178,7 +178,7 @@ def text(records, given):
     )
 
 
-PAGE = Page(__doc__, measure, text=text, here=here, rounds=7, quick={})
+PAGE = Page(__doc__, measure, text=text, here=here, ranks=None, links=(), rounds=7, quick={})
 
 if __name__ == "__main__":
     sys.exit(PAGE.run())

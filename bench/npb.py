@@ -140,6 +140,7 @@ PAGE = Page(
     text=lambda records, given: markdown(WHAT[given.what][1], [record["row"] for record in records]),
     here=here,
     ranks=(1, 2, 3, 4),
+    links=(),
     rounds=3,
     deadline_s=DEADLINE_S,
 )

@@ -178,6 +178,7 @@ PAGE = Page(
     line,
     text=text,
     here=here,
+    ranks=None,
     links=("shm", "2gbit", "4gbit"),
     quick={},
     out=str(RESULTS.with_suffix(".md")),

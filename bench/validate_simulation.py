@@ -115,6 +115,8 @@ PAGE = Page(
     lambda record: " ".join(map(str, row(record))),
     text=text,
     here=here,
+    ranks=None,
+    links=(),
     rounds=5,
     out="bench/results/simulation_validation.md",
 )

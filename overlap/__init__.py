@@ -36,6 +36,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       dead_segments  shared memory that dead jobs have left
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
+      values        values of options, read and checked
       options       options that several commands share
       cache         settings that earlier plans have left for later ones
       bench         measurements and their reports

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import InputError, LinksUnavailable
 from ..fft.engine.library import newer_on_system
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import cache, dead_segments, launch, links, options, signals, timeline
+from . import cache, dead_segments, launch, links, options, signals, timeline, values
 from .advise import commands as advise
 from .bench import commands as bench
 from .bench.report import machine, packages, read
@@ -151,15 +151,15 @@ def make_parser() -> argparse.ArgumentParser:
         "srun -n 2 overlap info",
         "overlap info --measure here.toml --link 4gbit",
     )
-    info.add_argument("--ranks", type=options.count, default=2, help="number of ranks to start; default: 2")
+    info.add_argument("--ranks", type=values.count, default=2, help="number of ranks to start; default: 2")
     info.add_argument(
         "--measure",
         metavar="FILE.toml",
-        type=options.output,
+        type=values.output,
         help="measure this machine and write its description, for `overlap predict --machine`",
     )
     info.add_argument(
-        "--link", type=options.rate, help="with --measure: measure shaped links of this rate, such as 4gbit"
+        "--link", type=values.rate, help="with --measure: measure shaped links of this rate, such as 4gbit"
     )
     info.add_argument(
         "--clean", action="store_true", help="remove the shared memory that your dead jobs have left, and list it"
@@ -173,20 +173,20 @@ def make_parser() -> argparse.ArgumentParser:
         "overlap links --hosts 1 --ranks 2 --slow 1:0.5 -- python job.py",
     )
     on_links.add_argument(
-        "--hosts", type=options.count, default=2, help="number of simulated hosts (network namespaces); default: 2"
+        "--hosts", type=values.count, default=2, help="number of simulated hosts (network namespaces); default: 2"
     )
-    on_links.add_argument("--ranks", type=options.count, help="number of ranks on all hosts; default: one per host")
-    on_links.add_argument("--rate", type=options.rate, default="2gbit", help="rate of each host's link; default: 2gbit")
+    on_links.add_argument("--ranks", type=values.count, help="number of ranks on all hosts; default: one per host")
+    on_links.add_argument("--rate", type=values.rate, default="2gbit", help="rate of each host's link; default: 2gbit")
     on_links.add_argument(
         "--burst",
-        type=options.count,
+        type=values.count,
         metavar="BYTES",
         default=links.BURST,
         help=f"size of a link's token bucket: an idle link passes this many bytes at once; default: {links.BURST}",
     )
     on_links.add_argument(
         "--slow",
-        type=options.slow_rank,
+        type=values.slow_rank,
         nargs="+",
         metavar="RANK:SHARE",
         default=[],
@@ -194,14 +194,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     on_links.add_argument(
         "--speeds",
-        type=options.speed,
+        type=values.speed,
         nargs="+",
         metavar="SPEED",
         help="one speed per rank: the fastest ranks keep their cores, the others a share in proportion to their speeds",
     )
     on_links.add_argument(
         "--deadline",
-        type=options.seconds,
+        type=values.seconds,
         metavar="S",
         help="seconds after which the command is ended; default: no limit",
     )
@@ -232,7 +232,7 @@ def make_parser() -> argparse.ArgumentParser:
     drawn.add_argument(
         "--png",
         metavar="OUT",
-        type=options.output,
+        type=values.output,
         help="draw the timeline to this file; its suffix chooses the format",
     )
     drawn.add_argument("--title", default="", help="title of the picture")
@@ -252,11 +252,11 @@ def make_parser() -> argparse.ArgumentParser:
     guess.add_argument("--compute-s", type=float, metavar="C", help="time of computing alone, in seconds")
     guess.add_argument("--communication-s", type=float, metavar="T", help="time of communicating alone, in seconds")
     guess.add_argument(
-        "--workers", type=options.count, default=1, metavar="N", help="worker threads per rank; default: 1"
+        "--workers", type=values.count, default=1, metavar="N", help="worker threads per rank; default: 1"
     )
     guess.add_argument(
         "--slices",
-        type=options.count,
+        type=values.count,
         metavar="S",
         help="number of slices; with --compute-s, count the pipeline's fill and drain for them",
     )
@@ -269,7 +269,7 @@ def make_parser() -> argparse.ArgumentParser:
     guess.add_argument(
         "--shape",
         nargs=2,
-        type=options.count,
+        type=values.count,
         metavar=("NY", "NX"),
         help="size of a plane; default: 512 512",
     )
@@ -279,15 +279,15 @@ def make_parser() -> argparse.ArgumentParser:
     guess.add_argument(
         "--ranks",
         nargs="+",
-        type=options.count,
+        type=values.count,
         help="number of ranks, or several numbers for strong scaling; default: 2",
     )
     guess.add_argument("--wait", choices=("off", "block", "poll"), help="how the communicator waits; default: poll")
-    guess.add_argument("--depth", type=options.count, help="number of slices in flight; default: 16")
-    guess.add_argument("--in-flight", type=options.count, help="largest number of exchanges in flight")
-    guess.add_argument("--chunk", type=options.count, help="number of slices per message; default: the fastest")
-    guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table to this file")
-    guess.add_argument("--png", metavar="FILE", type=options.output, help="draw the table to this file")
+    guess.add_argument("--depth", type=values.count, help="number of slices in flight; default: 16")
+    guess.add_argument("--in-flight", type=values.count, help="largest number of exchanges in flight")
+    guess.add_argument("--chunk", type=values.count, help="number of slices per message; default: the fastest")
+    guess.add_argument("--json", metavar="FILE", type=values.output, help="write the table to this file")
+    guess.add_argument("--png", metavar="FILE", type=values.output, help="draw the table to this file")
     advise.add_arguments(add("advise", None, advise.WORDS, *advise.EXAMPLES))  # `overlap.__main__` runs it
     return parser
 

@@ -1,17 +1,15 @@
-"""Arguments that several commands take, and the functions that read their values."""
+"""Arguments that several commands take."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Mapping
 from textwrap import fill
 from typing import Any, Protocol
 
-from .. import files
 from ..arrays.exchange import EXCHANGES
 from ..fft.arguments import ORDERS, dtype_problem
-from . import launch, links
+from . import launch, values
 
 HELP_WIDTH = 78
 
@@ -48,62 +46,11 @@ def adder(commands: Any) -> Add:
     return add
 
 
-def count(text: str) -> int:
-    """Read an integer >= 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
-    return value
-
-
 def dtype(text: str) -> str:
     """Check the name of a data type of real space; return it as text."""
     if problem := dtype_problem(text):
         raise argparse.ArgumentTypeError(problem)
     return text
-
-
-def output(text: str) -> str:
-    """Check before anything is measured that a file can be written; return its name."""
-    if problem := files.unwritable(text):
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {problem}")
-    return text
-
-
-def seconds(text: str) -> float:
-    """Read a finite time > 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected seconds > 0, received {text}")
-    return value
-
-
-def speed(text: str) -> float:
-    """Read a finite speed > 0, in any unit."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a speed > 0, received {text}")
-    return value
-
-
-def slow_rank(text: str) -> tuple[int, float]:
-    """Read ``RANK:SHARE``, a rank and the share of its core that it keeps."""
-    rank, _, share = text.partition(":")
-    return int(rank), float(share)
-
-
-def rate(text: str) -> str:
-    """Check a link's rate, in the format of `links.parse_rate`; return it as text."""
-    try:
-        links.parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def link(text: str) -> str | None:
-    """Check a link's rate; return None for "shm", shared memory."""
-    return None if text == "shm" else rate(text)
 
 
 def add_workload(parser: argparse._ActionsContainer, jobs: Mapping[str, Any]) -> None:
@@ -118,11 +65,13 @@ def add_workload(parser: argparse._ActionsContainer, jobs: Mapping[str, Any]) ->
 
 def add_size(parser: argparse._ActionsContainer) -> None:
     """Add ``--slices`` and ``--shape``."""
-    parser.add_argument("--slices", type=count, help="number of planes (default: 64), fields (1) or points in v (32)")
+    parser.add_argument(
+        "--slices", type=values.count, help="number of planes (default: 64), fields (1) or points in v (32)"
+    )
     parser.add_argument(
         "--shape",
         nargs="+",
-        type=count,
+        type=values.count,
         metavar="N",
         help="NY NX of a plane (default: 512 512), NZ NY NX of a field or grid, PLANES NKY NKX of the nonlinear term",
     )
@@ -140,7 +89,11 @@ def add_layout(parser: argparse._ActionsContainer) -> None:
         "--order", choices=ORDERS, default="natural", help="order of the spectrum's axes; default: natural"
     )
     parser.add_argument(
-        "--grid", nargs=2, type=count, metavar=("P", "Q"), help="grid of ranks, for fft3; default: the plan chooses"
+        "--grid",
+        nargs=2,
+        type=values.count,
+        metavar=("P", "Q"),
+        help="grid of ranks, for fft3; default: the plan chooses",
     )
     parser.add_argument(
         "--kinds",
@@ -161,7 +114,7 @@ def add_link(parser: argparse._ActionsContainer) -> None:
     """Add ``--link``."""
     parser.add_argument(
         "--link",
-        type=link,
+        type=values.link,
         default="shm",
         help="rate of shaped links between the ranks, such as 2gbit, or shm for shared memory (default)",
     )
@@ -171,13 +124,13 @@ def add_limits(parser: argparse._ActionsContainer) -> None:
     """Add ``--burst`` and ``--deadline``, which apply to each case."""
     parser.add_argument(
         "--burst",
-        type=count,
+        type=values.count,
         metavar="BYTES",
         help="size of the token bucket of a link: an idle link passes this many bytes at once",
     )
     parser.add_argument(
         "--deadline",
-        type=seconds,
+        type=values.seconds,
         default=launch.DEADLINE_S,
         metavar="S",
         help=f"seconds after which a case is ended; default: {launch.DEADLINE_S:g}",
@@ -186,4 +139,4 @@ def add_limits(parser: argparse._ActionsContainer) -> None:
 
 def add_workers(parser: argparse._ActionsContainer) -> None:
     """Add ``--workers``."""
-    parser.add_argument("--workers", type=count, default=1, help="worker threads per rank; default: 1")
+    parser.add_argument("--workers", type=values.count, default=1, help="worker threads per rank; default: 1")

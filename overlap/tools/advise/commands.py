@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import files
+from .. import values
 from .program import Recording, run
 from .records import RankRecord
 
@@ -23,22 +23,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "--slices",
-        type=_count,
+        type=values.count,
         metavar="S",
         help="number of independent slices into which the work between two exchanges can be cut; default: 4, 16 and 64",
     )
-    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="threads per rank; default: 1")
+    parser.add_argument("--workers", type=values.count, default=1, metavar="N", help="threads per rank; default: 1")
     parser.add_argument(
         "--machine",
         metavar="FILE.toml",
         help="description of the machine, written by `overlap info --measure`: costs of messages and of the runtime",
     )
-    parser.add_argument("--json", type=_output, metavar="FILE", help="write the report with the times of all ranks")
     parser.add_argument(
-        "--timeline", type=_output, metavar="FILE.json", help="write a timeline, for Perfetto and `overlap trace`"
+        "--json", type=values.output, metavar="FILE", help="write the report with the times of all ranks"
     )
     parser.add_argument(
-        "--calls", type=_count, default=CALLS, metavar="K", help=f"calls of a rank to record at most; default: {CALLS}"
+        "--timeline", type=values.output, metavar="FILE.json", help="write a timeline, for Perfetto and `overlap trace`"
+    )
+    parser.add_argument(
+        "--calls",
+        type=values.count,
+        default=CALLS,
+        metavar="K",
+        help=f"calls of a rank to record at most; default: {CALLS}",
     )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, with its arguments"
@@ -102,16 +108,3 @@ def _report(records: list[RankRecord], given: argparse.Namespace) -> None:
         write_json(matched, estimates, given.workers, given.json)
     if given.timeline:
         timeline.write_chrome(spans(matched), given.timeline)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
-    return value
-
-
-def _output(text: str) -> str:
-    if problem := files.unwritable(text):
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {problem}")
-    return text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .. import launch, options
+from .. import launch, options, values
 from . import report
 from .cases import MODES, Case
 from .demo import CHOOSING_S, SLICES, demo
@@ -18,8 +18,10 @@ from .record import disturbed, doubt
 from .reference import reference
 from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
 from .solvers import MATRICES, SOLVERS
+from .table import console
 
 DEFAULT_FILE = "overlap-tuning.json"
+WIDTH = 110  # of what `overlap tune` prints, in characters
 TUNABLE = {name: JOBS[name] for name in ("fft2", "operation", "fft3")}
 
 
@@ -48,11 +50,11 @@ def add_commands(add: options.Add) -> None:
         ("chunk", "number of slices per message"),
         ("in-flight", "largest number of exchanges in flight"),
     ):
-        ffts.add_argument(f"--{name}", type=options.count, help=f"{words}; default: the plan chooses")
+        ffts.add_argument(f"--{name}", type=values.count, help=f"{words}; default: the plan chooses")
     options.add_layout(ffts)
     options.add_exchange(ffts)
     ffts.add_argument(
-        "--calls", type=options.count, help="number of calls that are timed together; default: 1, or 10 for fft3"
+        "--calls", type=values.count, help="number of calls that are timed together; default: 1, or 10 for fft3"
     )
     ffts.add_argument("--peer", choices=("mpi4py-fft",), help="time this library in the same rounds")
     ffts.add_argument(
@@ -68,7 +70,7 @@ def add_commands(add: options.Add) -> None:
     )
     solvers.add_argument(
         "--delay",
-        type=options.seconds,
+        type=values.seconds,
         default=0.0,
         metavar="S",
         help="also measure iterations of cg in which each sum over all ranks takes this many seconds longer",
@@ -76,10 +78,8 @@ def add_commands(add: options.Add) -> None:
     how = measured.add_argument_group("links and measurement")
     options.add_link(how)
     options.add_limits(how)
-    how.add_argument(
-        "--rounds", type=options.count, help="number of rounds; default: 9, or 3 for fft3, 7 for nonlinear"
-    )
-    how.add_argument("--json", metavar="FILE", type=options.output, help="write the report to this file")
+    how.add_argument("--rounds", type=values.count, help="number of rounds; default: 9, or 3 for fft3, 7 for nonlinear")
+    how.add_argument("--json", metavar="FILE", type=values.output, help="write the report to this file")
 
     tuned = add(
         "tune",
@@ -89,12 +89,12 @@ def add_commands(add: options.Add) -> None:
         "overlap tune fft2 --shape 256 256 --slices 128 --balance",
     )
     tuned.add_argument(
-        "--budget", type=options.seconds, default=30.0, metavar="S", help="seconds to search; default: 30"
+        "--budget", type=values.seconds, default=30.0, metavar="S", help="seconds to search; default: 30"
     )
     tuned.add_argument(
         "--file",
         metavar="FILE",
-        type=options.output,
+        type=values.output,
         help=f"the tuning file; default: what OVERLAP_TUNING names, else {DEFAULT_FILE}",
     )
     tuned.add_argument("--balance", action="store_true", help="first find shares in proportion to the ranks' speeds")
@@ -119,11 +119,11 @@ def add_commands(add: options.Add) -> None:
     shown.add_argument(
         "--rates",
         nargs="*",
-        type=options.rate,
+        type=values.rate,
         default=["2gbit", "4gbit"],
         help="rates of the shaped links; without a rate: shared memory alone",
     )
-    shown.add_argument("--rounds", type=options.count, default=5, help="number of rounds; default: 5")
+    shown.add_argument("--rounds", type=values.count, default=5, help="number of rounds; default: 5")
 
     for command in (tuned, shown):
         options.add_size(command)
@@ -133,7 +133,7 @@ def add_commands(add: options.Add) -> None:
 
 
 def _add_ranks(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--ranks", type=options.count, default=2, help="number of MPI ranks; default: 2")
+    parser.add_argument("--ranks", type=values.count, default=2, help="number of MPI ranks; default: 2")
 
 
 # --- bench ----------------------------------------------------------------------------------------
@@ -160,70 +160,41 @@ def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         _solver(given, parser)
         return
     shapes = [given.shape] if given.shape else JOBS[given.workload].shapes
-    cases = [
-        _case(
-            given,
-            parser,
-            shape=shape,
-            rounds=given.rounds,
-            calls=given.calls,
-            order=given.order,
-            grid=given.grid,
-            kinds=given.kinds,
-            wait=given.wait,
-            depth=given.depth,
-            chunk=given.chunk,
-            in_flight=given.in_flight,
-            peer=given.peer is not None,
-        )
-        for shape in shapes
-    ]
-    bench(
-        cases,
-        command=["overlap", *sys.argv[1:]],
-        ranks=given.ranks,
-        link=given.link,
-        burst=given.burst,
-        deadline_s=given.deadline,
-        with_reference=given.reference,
-        json_path=given.json,
-    )
-
-
-def bench(
-    cases: Sequence[Case],
-    *,
-    command: Sequence[str],
-    ranks: int,
-    link: str | None = None,
-    burst: int | None = None,
-    deadline_s: float | None = None,
-    with_reference: bool = False,
-    json_path: str | None = None,
-) -> None:
-    """Measure cases, print their table, write their report.
-
-    Raises
-    ------
-    CommandError, LaunchError, LinksUnavailable
-    """
+    names = "rounds", "calls", "order", "grid", "kinds", "wait", "depth", "chunk", "in_flight"
+    settings = {name: getattr(given, name) for name in names} | {"peer": given.peer is not None}
+    cases = [_case(given, parser, shape=shape, **settings) for shape in shapes]
     need("rich")
-    refuse_links_under_mpi(link)
-    session = Session(command, burst, deadline_s)
+    refuse_links_under_mpi(given.link)
+    session = Session(_command(), given.burst, given.deadline)
     with session.progress(len(cases)):
         for case in cases:
-            record = session.measure(case, link, at_hand(ranks))
-            if record is not None and with_reference:
+            record = session.measure(case, given.link, at_hand(given.ranks))
+            if record is not None and given.reference:
                 record |= (
                     {"reference_skipped": "mpiexec started this process already"}
                     if launch.under_mpi()
-                    else reference(case, ranks, link)
+                    else reference(case, given.ranks, given.link)
                 )
     if not session.report["cases"]:
         return
     session.print()
-    if json_path is not None:
-        report.write(session.report, json_path)
+    if given.json is not None:
+        report.write(session.report, given.json)
+
+
+def _command() -> list[str]:
+    return ["overlap", *sys.argv[1:]]
+
+
+def _started(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what `run_spec` takes, of the arguments."""
+    return {
+        "ranks": at_hand(given.ranks),
+        "workers": given.workers,
+        "link": given.link,
+        "burst": given.burst,
+        "deadline_s": given.deadline,
+    }
 
 
 def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -242,12 +213,8 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             "delay_s": given.delay,
             "workers": given.workers,
         },
-        ranks=at_hand(given.ranks),
-        workers=given.workers,
         on_event=events.update,
-        link=given.link,
-        burst=given.burst,
-        deadline_s=given.deadline,
+        **_started(given),
     )
     if "record" not in events:
         return
@@ -258,7 +225,7 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         elif name != "seconds":
             print(f"{name:16} {value}")
     if given.json:
-        content = report.new_report(["overlap", *sys.argv[1:]]) | {"mpi": events["environment"], "solvers": [record]}
+        content = report.new_report(_command()) | {"mpi": events["environment"], "solvers": [record]}
         del content["cases"]  # readers of cases expect transforms
         report.write(content, given.json)
 
@@ -279,7 +246,7 @@ def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         case = replace(case, slices=given.slices or SLICES, modes=("off", "auto"), choosing_s=CHOOSING_S)
     demo(
         case,
-        command=["overlap", *sys.argv[1:]],
+        command=_command(),
         ranks=given.ranks,
         rates=given.rates,
         full=given.full,
@@ -293,49 +260,22 @@ def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def _tune(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    tune(
-        _case(given, parser),
-        budget_s=given.budget,
-        path=given.file,
-        balance=given.balance,
-        ranks=given.ranks,
-        link=given.link,
-        burst=given.burst,
-        deadline_s=given.deadline,
-    )
-
-
-def tune(
-    case: Case,
-    *,
-    budget_s: float,
-    path: str | None = None,
-    balance: bool = False,
-    ranks: int,
-    link: str | None = None,
-    burst: int | None = None,
-    deadline_s: float | None = None,
-) -> None:
-    """Tune a case on ranks of its own, or on those that mpiexec started; print the settings that were tried.
-
-    Raises
-    ------
-    CommandError, LaunchError, LinksUnavailable
-    """
+    """Tune a case on ranks of its own, or on those that mpiexec started; print the settings that were tried."""
+    case = _case(given, parser)
     need("rich")
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    refuse_links_under_mpi(link)
-    path = os.path.abspath(path or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
+    refuse_links_under_mpi(given.link)
+    path = os.path.abspath(given.file or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
     events: dict[str, Any] = {}
     with Progress(
         TextColumn("tuning"),
         BarColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
-        console=_console(stderr=True),
+        console=console(WIDTH, stderr=True),
     ) as bar:
-        task = bar.add_task("starting", total=budget_s)
+        task = bar.add_task("starting", total=given.budget)
 
         def on_event(event: dict[str, Any]) -> None:
             events.update(event)
@@ -344,32 +284,21 @@ def tune(
                 bar.update(task, description=what, completed=done, total=total)
 
         run_spec(
-            {"task": "tune", "budget_s": budget_s, "path": path, "balance": balance, **case.as_dict()},
-            ranks=at_hand(ranks),
+            {"task": "tune", "budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()},
             on_event=on_event,
-            workers=case.workers,
-            link=link,
-            burst=burst,
-            deadline_s=deadline_s,
+            **_started(given),
         )
-        bar.update(task, description="done", completed=budget_s, total=budget_s)
+        bar.update(task, description="done", completed=given.budget, total=given.budget)
     if "balanced" in events:
-        _console().print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
+        console(WIDTH).print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
     if "tuned" in events:
         _show_trials(events["tuned"], path)
-
-
-def _console(**settings: Any) -> Any:
-    from rich.console import Console
-
-    console = Console(**settings)
-    return console if console.is_terminal else Console(width=110, **settings)
 
 
 def _show_trials(transforms: Mapping[str, dict[str, Any]], path: str) -> None:
     from rich.table import Table
 
-    console = _console()
+    shown = console(WIDTH)
     for name, record in transforms.items():
         table = Table(title=name, title_justify="left", box=None)
         table.add_column("settings tried, fastest first")
@@ -381,15 +310,15 @@ def _show_trials(transforms: Mapping[str, dict[str, Any]], path: str) -> None:
                 settings, f"{1e6 * seconds:.1f} us/slice", f"{1e6 * model_s:.1f}", style="bold" if chosen else ""
             )
         if record["trials"]:
-            console.print(table)
-        console.print(
+            shown.print(table)
+        shown.print(
             f"{name}: {record['chosen']}: {record['gain']:.2f}x the speed of the default "
             f"({record['default']}); {record['tried']} settings tried\n",
             markup=False,
         )
         if disturbed(record["spread"]):
             took = f"times of the same settings differed by {100 * record['spread']:.0f} %"
-            console.print(doubt(name, took, "the gain means little") + "\n", style="bold red", markup=False)
-    console.print(
+            shown.print(doubt(name, took, "the gain means little") + "\n", style="bold red", markup=False)
+    shown.print(
         f"written: {path}; plans use it with tuning={path!r}, or with OVERLAP_TUNING set", markup=False, soft_wrap=True
     )

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import files
-from .. import launch, options
+from ...errors import LinksUnavailable
+from .. import launch, values
 from .report import new_report
 
 Records = list[dict[str, Any]]
@@ -37,10 +38,10 @@ class Page:
     here : callable, optional
         ``here(given)`` makes the records in the process of the command; by default one job with the ranks of
         ``--ranks`` on each of ``--links``.
-    ranks : int or tuple of int
-        Number of ranks, or several, each a job of its own; the default of ``--ranks``.
+    ranks : int, tuple of int or None
+        Number of ranks, or several, each a job of its own; the default of ``--ranks``. None: `here` knows them.
     links : tuple of str
-        The default of ``--links``: rates, or "shm" for shared memory.
+        The default of ``--links``: rates, or "shm" for shared memory. Empty: `here` knows them.
     rounds : int, optional
         The default of ``--rounds``; without one there is no such option.
     quick : mapping, optional
@@ -64,7 +65,7 @@ class Page:
         *,
         text: Callable[[Records, argparse.Namespace], str] | None = None,
         here: Callable[[argparse.Namespace], Iterable[dict[str, Any]]] | None = None,
-        ranks: int | tuple[int, ...] = 2,
+        ranks: int | tuple[int, ...] | None = 2,
         links: tuple[str, ...] = ("shm",),
         rounds: int | None = None,
         quick: Mapping[str, Any] | None = None,
@@ -76,9 +77,11 @@ class Page:
         parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
         self.parser, self.add = parser, parser.add_argument
         if measure is not None:
-            several = isinstance(ranks, tuple)
-            self.add("--ranks", type=options.count, default=ranks, nargs="+" if several else None)
-            self.add("--links", nargs="+", default=links, type=_place, metavar="RATE", help="shm, or rates: 2gbit")
+            if ranks is not None:
+                several = isinstance(ranks, tuple)
+                self.add("--ranks", type=values.count, default=ranks, nargs="+" if several else None)
+            if links:
+                self.add("--links", nargs="+", default=links, type=_place, metavar="RATE", help="shm, or rates: 2gbit")
             self.add(
                 "--thread-level",
                 "--level",
@@ -89,26 +92,28 @@ class Page:
             self.add("--on", help=argparse.SUPPRESS)  # the link that the ranks are on
             self.add("--part", help=argparse.SUPPRESS)  # the part of the benchmark that they measure
         if rounds:
-            self.add("--rounds", type=options.count, default=rounds)
-        self.add("--json", metavar="FILE", type=options.output, help="write the records to this file")
+            self.add("--rounds", type=values.count, default=rounds)
+        self.add("--json", metavar="FILE", type=values.output, help="write the records to this file")
         if text is not None:
             self.add("--out", metavar="FILE.md", help=f"write the page to this file; default: {out or 'print it'}")
         if quick is not None:
             self.add("--quick", action="store_true", help="small: only to see it work")
 
-    def run(self, argv: Sequence[str] | None = None) -> int:
+    def run(self) -> int:
         """Measure, print and write; return the exit status, 1 if a record has a true ``failed``."""
-        given = self.parser.parse_args(argv)
+        given = self.parser.parse_args()
         if getattr(given, "quick", False):
             vars(given).update(self._quick)
         if launch.under_mpi() and self._measure is not None:
+            if self._here is not None and given.on is None:
+                self.parser.error("expected no mpiexec: the ranks are started from here")
             with launch.aborting():
                 return self._end(self._on_ranks(given), given)
         if self._measure is not None:
             os.environ[launch.THREAD_LEVEL[0]] = given.thread_level
         try:
             return self._end([*map(self._show, self._here(given))] if self._here else [*self._jobs(given)], given)
-        except launch.LaunchError as error:
+        except (launch.LaunchError, LinksUnavailable) as error:
             sys.exit(str(error))
 
     def ask(self, *more: str, ranks: int, link: str = "shm", before: Sequence[str] = (), **job: Any) -> Records:
@@ -193,4 +198,4 @@ class Page:
 
 
 def _place(text: str) -> str:
-    return options.link(text) or text
+    return values.link(text) or text

@@ -204,13 +204,9 @@ class Session:
         """Add a remark to the report."""
         self.report["notes"].append(text)
 
-    def print(self) -> Any:
-        """Print the table and the warnings; return the console for further output."""
-        from rich.console import Console
-
-        console = Console()
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console = Console(width=100)
+    def print(self) -> None:
+        """Print the table, the warnings and the notes."""
+        console = table.console(int(os.environ.get("COLUMNS", 100)))
         console.print(table.heading(self.report["cases"]), markup=False)
         for part in table.tables(self.report["cases"], console.width):
             console.print(part)
@@ -219,4 +215,3 @@ class Session:
                 console.print(line, style="bold red" if line.startswith("warning") else "", markup=False)
         for line in self.report["notes"]:
             console.print(line, markup=False)
-        return console

@@ -133,6 +133,14 @@ def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def console(width: int, **settings: Any) -> Any:
+    """Make a `rich.console.Console`, which has this width where the output is no terminal."""
+    from rich.console import Console
+
+    made = Console(**settings)
+    return made if made.is_terminal else Console(width=width, **settings)
+
+
 def tables(records: Sequence[Record], width: int) -> list[Any]:
     """Make `rich.table.Table`s of records of one job: one table, or one each if the terminal is too narrow."""
     if LABEL_WIDTH + COLUMN_WIDTH * len(records) <= width:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import files
 from ...errors import InputError
-from .. import options
+from .. import options, values
 from ..bench.cases import MODES, Case
 from ..bench.jobs import JOBS
 from ..bench.solvers import MATRICES, SOLVERS
@@ -35,16 +35,16 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument(
         "--ranks",
         nargs="+",
-        type=options.count,
+        type=values.count,
         help="numbers of ranks; default: 1 to the number of cores; in a job, all of its ranks",
     )
     run_parser.add_argument(
-        "--workers", nargs="+", type=options.count, default=[1], help="numbers of worker threads per rank; default: 1"
+        "--workers", nargs="+", type=values.count, default=[1], help="numbers of worker threads per rank; default: 1"
     )
     run_parser.add_argument(
         "--json",
         metavar="FILE",
-        type=options.output,
+        type=values.output,
         default="scale.json",
         help="write the report to this file; default: scale.json",
     )
@@ -60,7 +60,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument(
         "--picture",
         metavar="FILE",
-        type=options.output,
+        type=values.output,
         help="for a sparse solver: draw time and acceleration to this file",
     )
     options.add_link(run_parser)
@@ -76,12 +76,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     submit_parser.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="scheduler that runs the scripts")
     submit_parser.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="MPI library that the jobs run under")
     submit_parser.add_argument(
-        "--nodes", nargs="+", type=options.count, required=True, help="numbers of nodes: one job for each"
+        "--nodes", nargs="+", type=values.count, required=True, help="numbers of nodes: one job for each"
     )
     submit_parser.add_argument(
-        "--ranks-per-node", type=options.count, default=1, help="number of ranks on each node; default: 1"
+        "--ranks-per-node", type=values.count, default=1, help="number of ranks on each node; default: 1"
     )
-    submit_parser.add_argument("--cores-per-node", type=options.count, required=True, help="number of cores of a node")
+    submit_parser.add_argument("--cores-per-node", type=values.count, required=True, help="number of cores of a node")
     submit_parser.add_argument(
         "--dedicated-core", action="store_true", help="leave one core of each rank to its communicator thread"
     )
@@ -115,9 +115,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
             default=list(MODES),
             help="ways to wait; off is always measured; default: all",
         )
-        command.add_argument("--rounds", type=options.count, default=5, help="number of rounds; default: 5")
+        command.add_argument("--rounds", type=values.count, default=5, help="number of rounds; default: 5")
         command.add_argument(
-            "--passes", type=options.count, default=1, help="how often the whole matrix is measured; default: 1"
+            "--passes", type=values.count, default=1, help="how often the whole matrix is measured; default: 1"
         )
 
     plain = add(

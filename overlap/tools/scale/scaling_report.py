@@ -78,12 +78,9 @@ def heading(records: Sequence[Record]) -> str:
 
 def show(records: Sequence[Record], notes: Sequence[str], paths: Sequence[object]) -> None:
     """Print the table, one block per panel, and the warnings."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=240)
+    console = tables.console(240, highlight=False)
     console.print(heading(records), markup=False)
     for panel in panels(records):
         console.print(caption(panel[0]), markup=False)

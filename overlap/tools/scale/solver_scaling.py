@@ -15,6 +15,7 @@ from .. import launch, picture
 from ..bench import report
 from ..bench.session import need, refuse_links_under_mpi, run_spec
 from ..bench.solvers import SOLVERS
+from ..bench.table import console as make_console
 
 MAIN = {
     "spmv": ("product", "auto_s", "off_s"),
@@ -157,12 +158,9 @@ def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
 
 def show(records: Sequence[dict[str, Any]]) -> None:
     """Print the table."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=140)
+    console = make_console(140, highlight=False)
     head, *cells = rows(records)
     kind = "weak scaling: shape per rank" if records[0]["weak"] else "strong scaling"
     table = Table(
