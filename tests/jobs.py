@@ -10,7 +10,7 @@ A test with the mark `on_ranks` runs on ranks, and `comm` is their communicator:
         assert comm.size < 4
 
 It is a test for each number of ranks, ``test_my_plan[f8-openmpi-2]`` the last one. Its module is imported on the ranks,
-where the function is called; parameters and results of fixtures travel as JSON, paths as text. What else the mark is
+where the function is called; parameters and results of fixtures travel as JSON, or as paths. What else the mark is
 given, `run_job` receives: ``fresh=True``, ``env``, ``deadline_s``. A mark without numbers leaves `comm` to
 ``parametrize("comm, dtype", ...)``.
 
@@ -31,7 +31,6 @@ has been added by a case, is killed, and the test fails.
 """
 
 import contextlib
-import json
 import subprocess
 import sys
 import tempfile
@@ -123,7 +122,7 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost, be
             mpi,
             folder,
             {MARK: mark, rank.FOLDER: folder} | env,
-            ["run", case, json.dumps(args, default=str), str(time.monotonic() + deadline_s)],
+            ["run", case, rank.encoded(args), str(time.monotonic() + deadline_s)],
             before,
         )
         try:

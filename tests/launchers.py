@@ -75,7 +75,7 @@ class Launcher:
         try:
             for connection in self.channels:
                 connection.settimeout(deadline_s)
-                connection.sendall(json.dumps(request, default=str).encode() + b"\n")
+                connection.sendall(rank.encoded(request).encode() + b"\n")
         except OSError:
             self.kill()
             raise JobFailed(

@@ -17,8 +17,18 @@ import traceback
 from pathlib import Path
 
 FOLDER = "OVERLAP_TEST_FOLDER"  # where a rank of a job of its own notes that it came to the end
+PATH = "__path__"  # the key of a path in JSON
 SHOW_STACKS = signal.SIGUSR2  # how a serving rank is asked where it is
 PARENT_LOST_S = 20.0  # past its deadline a case ends by itself, whoever should have ended it
+
+
+def encoded(value):
+    """JSON, in which paths keep being paths."""
+    return json.dumps(value, default=lambda path: {PATH: str(path)})
+
+
+def decoded(text):
+    return json.loads(text, object_hook=lambda found: Path(found[PATH]) if PATH in found else found)
 
 
 def rewrite_asserts():
@@ -138,7 +148,7 @@ class Server:
         watch_threads(self.fail)
         self.send(rank=MPI.COMM_WORLD.rank, pid=os.getpid())
         for line in self.channel.makefile("rb"):
-            self.handle(**json.loads(line))
+            self.handle(**decoded(line))
 
     def handle(self, case, args, deadline_s, folder):
         """Run a case, with its output in its own files, and answer once."""
@@ -187,4 +197,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         Server(sys.argv[2]).serve()
     else:
-        run(sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4]))
+        run(sys.argv[2], decoded(sys.argv[3]), float(sys.argv[4]))

@@ -12,7 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE / "mpi")]
 
 import conftest  # noqa: F401  sets the environment of jobs
 import jobs
-import wire_cases
+import test_wire
 
 dumps = partial(json.dumps, separators=(",", ":"))
 
@@ -21,12 +21,12 @@ def main() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for ranks in range(1, 5):
-            jobs.run_job("wire_cases:write_down", ranks, args={"folder": folder}, fresh=True)
+            jobs.run_job("test_wire:write_down", ranks, args={"folder": folder}, fresh=True)
             found[ranks] = json.loads(Path(folder, f"{ranks}.json").read_text())
     texts: dict[str, int] = {}  # to their places
     tables = {
         f"on {ranks} ranks": {
-            name: " ".join(map(wire_cases.digest, everyone)) if ranks != 2 else numbered(everyone, texts)
+            name: " ".join(map(test_wire.digest, everyone)) if ranks != 2 else numbered(everyone, texts)
             for name, everyone in programs.items()
         }
         for ranks, programs in found.items()
@@ -36,7 +36,7 @@ def main() -> None:
         for title, table in tables.items()
     ]
     rows.append('"lines": [\n' + ",\n".join(map(dumps, texts)) + "\n]")
-    wire_cases.FILE.write_text("{" + ",\n".join(rows) + "}\n")
+    test_wire.FILE.write_text("{" + ",\n".join(rows) + "}\n")
 
 
 def numbered(everyone: list[list[str]], texts: dict[str, int]) -> list[list[int]]:

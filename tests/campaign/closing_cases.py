@@ -6,10 +6,10 @@ import time
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
-from edge_cases import handling
-from fft2_cases import random, same_bits
 from leftovers import descriptors, duplicates
 from mpi4py import MPI
+from test_edges import handling
+from test_fft2 import random, same_bits
 
 import overlap
 from campaign.fault_cases import KINDS

@@ -19,7 +19,7 @@ from .spoil import spoilt
 
 DAMAGES = 50  # of a seed
 AT_THE_PLACE = ("folder", "pipe", "loop")  # of NO_FILES: what can be there instead of the file
-CASES = ("campaign.damage_cases:damaged", "gkv_file_cases:nonsense", "gkv_file_cases:full_disk")
+CASES = ("campaign.damage_cases:damaged", "test_gkv_files:nonsense", "test_gkv_files:full_disk")
 
 
 def damage(kind, drawn):

@@ -1,12 +1,12 @@
 """What `damage` runs on every rank."""
 
 import numpy as np
-from gkv_cases import BOX, configured
-from gkv_file_cases import checkpoints, write_two
+from test_gkv import BOX, configured
+from test_gkv_files import checkpoints, write_two
 
 from campaign.spoil import spoilt
 
-from fluxtube.solver import Solver  # isort: skip (found by `gkv_file_cases`)
+from fluxtube.solver import Solver  # isort: skip (found by `test_gkv_files`)
 
 
 def damaged(comm, folder, seed, count):

@@ -1,6 +1,6 @@
 """A call that looks at none of its arguments: `edges` must find it."""
 
-import generated_cases
+import test_generated
 from generated import Call, Subject
 
 import overlap
@@ -19,5 +19,5 @@ def accepting(comm):
         calls={"taking": Call(lambda lab, one: {"number": 1})},
         functions={"taking": taking},
     )
-    generated_cases.SUBJECTS["taking"] = (subject,)
-    generated_cases.bad_arguments(comm, "taking")
+    test_generated.SUBJECTS["taking"] = (subject,)
+    test_generated.bad_arguments(comm, "taking")

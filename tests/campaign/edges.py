@@ -13,7 +13,7 @@ def run(seed):
     area, rest = AREAS[seed % len(AREAS)], seed // len(AREAS)
     mpi = Drawn(seed).pick(libraries()) if rest >= 4 * len(CASES) else libraries()[rest // 4 % len(libraries())]
     jobs.run_job(
-        f"generated_cases:{CASES[rest % 2]}",
+        f"test_generated:{CASES[rest % 2]}",
         3 + rest // 2 % 2,
         mpi=mpi,
         fresh=True,

@@ -12,7 +12,7 @@ def run(seed):
     """All of them in one job."""
     drawn = Drawn(seed)
     jobs.run_job(
-        "memory_cases:failing_calls_without_end",
+        "test_leaks:failing_calls_without_end",
         drawn.ranks(1, 2),
         fresh=True,
         deadline_s=3000,
@@ -23,7 +23,7 @@ def run(seed):
 def defect():
     """Memory that is kept is found."""
     jobs.run_job(
-        "memory_cases:failing_calls_without_end", 1, fresh=True, args={"count": 10, "wait": "off", "leak": 8 << 20}
+        "test_leaks:failing_calls_without_end", 1, fresh=True, args={"count": 10, "wait": "off", "leak": 8 << 20}
     )
 
 

@@ -5,10 +5,10 @@ import os
 from contextlib import ExitStack
 
 import numpy as np
-from error_cases import SLICES, Program
-from fft2_cases import random, same_bits
-from fft2_error_cases import Boom, _sites, failing, nothing_fails
-from input_cases import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
+from test_errors import SLICES, Program
+from test_fft2 import random, same_bits
+from test_fft2_errors import Boom, _sites, failing, nothing_fails
+from test_inputs import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
 
 import overlap
 from overlap.fft.planning.settings import Settings
@@ -64,7 +64,7 @@ def _outcome(function, *args):
 
 
 class Told(Program):
-    """The slice program of `error_cases`, which raises any kind of exception."""
+    """The slice program of `test_errors`, which raises any kind of exception."""
 
     make = Boom
 
@@ -133,11 +133,11 @@ class _failing_as:
         self._make, self._inject = make, inject
 
     def __enter__(self):
-        import fft2_error_cases
+        import test_fft2_errors
 
-        self._module, self._before = fft2_error_cases, fft2_error_cases.Boom
+        self._module, self._before = test_fft2_errors, test_fft2_errors.Boom
         self._context = self._inject()
-        fft2_error_cases.Boom = lambda text: self._make()
+        test_fft2_errors.Boom = lambda text: self._make()
         return self._context.__enter__()
 
     def __exit__(self, *exc_info):

@@ -12,7 +12,7 @@ def run(seed):
     """Some interrupted calls of an area."""
     drawn = Drawn(seed)
     jobs.run_job(
-        "interrupt_cases:interrupts",
+        "test_interrupts:interrupts",
         drawn.ranks(2),
         fresh=True,
         deadline_s=900,
@@ -22,7 +22,7 @@ def run(seed):
 
 def defect():
     """A call whose synchronizations do not belong together is found."""
-    jobs.run_job("interrupt_cases:divided", 2, fresh=True, args={"row_s": 5.0})
+    jobs.run_job("test_interrupts:divided", 2, fresh=True, args={"row_s": 5.0})
 
 
 PART = Part(

@@ -4,9 +4,9 @@ import os
 from functools import partial
 
 import numpy as np
-from error_cases import raised, same_message
-from fft2_error_cases import OTHER_ARGUMENTS, grouped
 from mpi4py import MPI
+from test_errors import raised, same_message
+from test_fft2_errors import OTHER_ARGUMENTS, grouped
 
 import overlap
 from overlap.arrays import Distribution

@@ -3,26 +3,26 @@
 import gc
 import time
 
-import bracket_cases
-import collectives_cases
-import distarray_cases
-import error_cases
-import fft2_cases
-import fft3_cases
-import functional_cases
-import halo_cases
 import numpy as np
-import pointwise_cases
-import sparse_cases
+import test_bracket
+import test_collectives
+import test_distarray
+import test_errors
+import test_fft2
+import test_fft3
+import test_functional
+import test_halo
+import test_pointwise
+import test_sparse
 from leftovers import descriptors, duplicates
-from memory_cases import resident
+from test_leaks import resident
 
 from .soak_cases import threads
 
 # Each compares with numpy or scipy, or its bits with those of the mode `off`.
 WORK = (
     (
-        fft2_cases.modes_agree,
+        test_fft2.modes_agree,
         {
             "shape": (7, 6, 9),
             "dtype": "f8",
@@ -33,7 +33,7 @@ WORK = (
         },
     ),
     (
-        fft3_cases.modes_agree,
+        test_fft3.modes_agree,
         {
             "shape": (2, 6, 8, 5),
             "dtype": "c16",
@@ -43,17 +43,17 @@ WORK = (
             "effort": "estimate",
         },
     ),
-    (pointwise_cases.parameters, {"mode": "poll"}),
-    (bracket_cases.direct_sum, {"mode": "block", "shape": (2, 2, 5, 9)}),
-    (functional_cases.like_scipy, {}),
-    (distarray_cases.redistributed, {}),
-    (halo_cases.blocks, {"transport": "auto", "seeds": (1, 2)}),
-    (halo_cases.in_slices, {}),
-    (sparse_cases.solvers, {"seeds": (1,)}),
-    (collectives_cases.all_seven, {"counts": (1, 7, 100)}),
-    (collectives_cases.many_rounds, {"rounds": 300}),
-    (error_cases.injected, {"wait": "poll", "hit": (0, 6)}),
-    (error_cases.several_ranks_at_once, {}),
+    (test_pointwise.parameters, {"mode": "poll"}),
+    (test_bracket.direct_sum, {"mode": "block", "shape": (2, 2, 5, 9)}),
+    (test_functional.test_like_scipy, {}),
+    (test_distarray.test_redistributed, {}),
+    (test_halo.blocks, {"transport": "auto", "seeds": (1, 2)}),
+    (test_halo.test_in_slice_programs, {}),
+    (test_sparse.solvers, {"seeds": (1,)}),
+    (test_collectives.all_seven, {"counts": (1, 7, 100)}),
+    (test_collectives.many_rounds, {"rounds": 300}),
+    (test_errors.injected, {"wait": "poll", "hit": (0, 6)}),
+    (test_errors.test_several_ranks_at_once, {}),
 )
 
 

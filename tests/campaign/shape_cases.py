@@ -1,8 +1,8 @@
 """What `shapes` runs on every rank."""
 
 import numpy as np
-from compat_cases import FAST, OPTIONS, _against_numpy
-from fft2_cases import assert_close, forward_truth, random
+from test_compat import FAST, OPTIONS, _against_numpy
+from test_fft2 import assert_close, forward_truth, random
 
 import overlap
 from overlap import InputError

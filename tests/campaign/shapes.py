@@ -14,18 +14,18 @@ FIRST = 150  # seeds on 1 to 4 ranks; the following ones are on 5 and 6
 
 
 def _fft2(drawn, ranks, mpi):
-    drawing.check("fft2_cases:drawn", FFT2_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+    drawing.check("test_fft2:drawn", FFT2_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
 
 
 def _fft3(drawn, ranks, mpi):
-    drawing.check("fft3_cases:drawn", FFT3_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+    drawing.check("test_fft3:drawn", FFT3_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
 
 
 def _bracket(drawn, ranks, mpi):
     for _ in range(EXAMPLES):  # a single row or column of modes has no bracket but 0
         slices, planes, nky, half = (int(drawn.integers(low, high)) for low, high in ((1, 4), (1, 4), (2, 7), (1, 7)))
         jobs.run_job(
-            "bracket_cases:direct_sum",
+            "test_bracket:direct_sum",
             ranks,
             mpi=mpi,
             args={"mode": drawn.mode(), "shape": [slices, planes, nky, 2 * half + 1]},
@@ -35,12 +35,12 @@ def _bracket(drawn, ranks, mpi):
 def _halo(drawn, ranks, mpi):
     seeds = [int(one) for one in drawn.integers(2**31, size=EXAMPLES // 2)]
     jobs.run_job(
-        "halo_cases:blocks",
+        "test_halo:blocks",
         ranks,
         mpi=mpi,
         args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds},
     )
-    drawing.check("drawn_sparse_cases:graph", GRAPH, EXAMPLES // 2, ranks, mpi=mpi, seed=drawn.seed)
+    drawing.check("test_drawn_sparse:graph", GRAPH, EXAMPLES // 2, ranks, mpi=mpi, seed=drawn.seed)
 
 
 def _drop_in(drawn, ranks, mpi):

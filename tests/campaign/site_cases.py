@@ -3,9 +3,9 @@
 import time
 
 import numpy as np
-from fft2_cases import random, same_bits
-from fft2_error_cases import failing, nothing_fails
 from mpi4py import MPI
+from test_fft2 import random, same_bits
+from test_fft2_errors import failing, nothing_fails
 
 import overlap
 from campaign.fault_cases import KINDS, _failing_as, _outcome

@@ -8,8 +8,8 @@ import warnings
 
 import numpy as np
 from leftovers import PATIENCE_S, descriptors, duplicates
-from memory_cases import in_use, resident
 from mpi4py import MPI
+from test_leaks import in_use, resident
 
 import overlap
 

@@ -3,8 +3,8 @@
 import time
 
 import numpy as np
-from fft2_cases import same_bits
 from mpi4py import MPI
+from test_fft2 import same_bits
 
 import overlap
 from campaign.fault_cases import KINDS

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
-from drawn_collectives_cases import KINDS, good
+from test_collectives_drawn import KINDS, good
 
 from overlap.collectives import Collectives
 

@@ -45,7 +45,7 @@ def kills(seed):
         (drawn.pick(DOINGS), drawn.mode(), [int(drawn.integers(size))], float(drawn.uniform(0, DELAY_S)))
         for size in range(RANKS, 1, -1)
     ]
-    _lose("loss_cases:survive", RANKS, RANKS - 1, doings=doings, workers=drawn.workers())
+    _lose("test_losses:survive", RANKS, RANKS - 1, doings=doings, workers=drawn.workers())
 
 
 def solver(seed):
@@ -53,7 +53,7 @@ def solver(seed):
     drawn = Drawn(seed)
     ranks = drawn.ranks(2)
     deaths = [(int(drawn.integers(ranks)), int(drawn.integers(1, EVALUATIONS)))]
-    _lose("loss_cases:navier_stokes", ranks, 1, deaths=deaths)
+    _lose("test_losses:navier_stokes", ranks, 1, deaths=deaths)
 
 
 def two(seed):
@@ -62,16 +62,16 @@ def two(seed):
     first, second = map(int, drawn.permutation(RANKS)[:2])
     if seed % 2:
         victims = sorted((first, second))
-        _lose("protected_cases:restored", RANKS, 2, copies=2, victims=victims, in_a_save=bool(drawn.integers(2)))
+        _lose("test_protected:restored", RANKS, 2, copies=2, victims=victims, in_a_save=bool(drawn.integers(2)))
         return
     began = int(drawn.integers(1, EVALUATIONS // 2))
     deaths = [(first, began), (second, int(drawn.integers(began + 1, EVALUATIONS)))]
-    _lose("loss_cases:navier_stokes", RANKS, 2, deaths=deaths)
+    _lose("test_losses:navier_stokes", RANKS, 2, deaths=deaths)
 
 
 def defect():
     """Copies that are damaged, where no checksum is looked at, are found."""
-    _lose("protected_cases:restored", 2, 1, damage="unnoticed")
+    _lose("test_protected:restored", 2, 1, damage="unnoticed")
 
 
 def _unavailable():

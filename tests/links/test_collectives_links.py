@@ -18,7 +18,7 @@ def test_two_hosts_with_two_ranks_each(tmp_path):
         "error",
         rank.__file__,
         "run",
-        "nodes_cases:on_links",
+        "test_collectives_nodes:on_links",
         "{}",
         str(time.monotonic() + 290),
     ]

@@ -206,11 +206,6 @@ def cells(lab: Lab) -> overlap.Blocks:
     return overlap.Blocks((4 * lab.holders, 4, 4), (lab.size, 1, 1))
 
 
-def with_cells(lab: Lab) -> Any:
-    one = sparse.diffusion(lab.comm, cells(lab), 1.0, fixed=[(0, 0)])
-    return lab.given_by(cells(lab), one)
-
-
 PRECONDITIONERS: dict[str, tuple[Any, Any]] = {  # matrix, other arguments
     "Jacobi": (matrix, lambda lab: {}),
     "BlockJacobi": (block_matrix, lambda lab: {}),

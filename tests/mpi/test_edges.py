@@ -1,71 +1,423 @@
-"""The runtime at its edges: signals, user threads, a rank that fails or is lost, dropped runtimes."""
+"""User threads, failures of one rank, dropped runtimes, plans."""
+
+import gc
+import pickle
+import signal
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from itertools import count
+from unittest import mock
 
 import jobs
+import numpy as np
 import pytest
-from marks import exhaustive
+from communicators import few_left
+from marks import on_ranks
+from mpi4py import MPI
 
-SERIALIZED = {"MPI4PY_RC_THREAD_LEVEL": "serialized"}
+import overlap
+from overlap.fft.transform import Transform
+from overlap.ranks import holding
+from overlap.ranks.door import close_doors
 
-
-@pytest.mark.parametrize(
-    "wait, ranks", [("off", 1), ("block", 1), ("poll", 1), exhaustive("off", 3), exhaustive("block", 3), ("poll", 3)]
-)
-def test_signals_and_arguments(wait, ranks):
-    jobs.run_job(
-        "signal_cases:alarms,terminated,quiet_handlers,input_cases:keywords,bad_input_of_one_rank",
-        ranks,
-        args={"wait": wait},
-    )
+WAITS = ("off", "block", "poll")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_all_ranks_do_together(ranks):
-    jobs.run_job(
-        "edge_cases:collectives,collective_section,pickled_errors,signal_cases:interrupted_together,"
-        "input_cases:what_compares_equal",
-        ranks,
-    )
+class Boom(Exception):
+    """The user's own exception."""
 
 
-def test_different_calls():
-    jobs.run_job("edge_cases:different_calls", 2)
+@contextmanager
+def handling(number, handler):
+    """With a signal handler of the user's."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+        assert signal.getsignal(number) is handler, "the user's handler was not put back"
+    finally:
+        signal.signal(number, before)
 
 
-def test_under_open_mpi(openmpi):
-    jobs.run_job("edge_cases:collectives,collective_section,signal_cases:interrupted_together", 3, mpi="openmpi")
-    jobs.run_job("signal_cases:alarms,terminated", 3, mpi="openmpi", args={"wait": "poll"})
+def outcome(function, *args, **kwargs):
+    """The exception that a call raises, or None."""
+    try:
+        function(*args, **kwargs)
+    except BaseException as error:
+        return error
+
+
+def same_error(comm, error, kind, *texts):
+    """All ranks have the same exception, which says this."""
+    assert type(error) is kind, repr(error)
+    found = comm.allgather(str(error))
+    assert len(set(found)) == 1, found
+    assert all(text in found[0] for text in texts), found[0]
+
+
+class Sums:
+    """A slice program with two reductions, whose results are known."""
+
+    def __init__(self, rt):
+        self.rt = rt
+        self.out = np.zeros(SLICES)
+        self.hook = lambda z: None
+        self.pipeline = rt.pipelined(self.run)
+
+    async def run(self, z):
+        total = np.array([float(z)])
+        await self.rt.comm.Allreduce(MPI.IN_PLACE, total)
+        self.hook(z)
+        await self.rt.comm.Allreduce(MPI.IN_PLACE, total)
+        self.out[z] = total[0]
+
+    def check(self):
+        """A whole run gives the right answer."""
+        self.hook = lambda z: None
+        self.out[:] = -1
+        self.pipeline(range(SLICES))
+        np.testing.assert_array_equal(self.out, np.arange(SLICES) * self.rt.comm.size**2)
+
+
+SLICES = 9
+
+
+# ---- user threads ----------------------------------------------------------------------------
+
+
+def user_threads(comm):
+    """A second thread is refused at once, or let in where MPI allows it and the runtime is another.
+
+    The other runtime is of one rank: where ranks have one core each, a slice that holds it may keep the
+    other rank's slice from its hook, so no slice here may wait for what another rank does.
+    """
+    several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    for wait in WAITS:
+        with (
+            overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as first,
+            overlap.Runtime(MPI.COMM_SELF, depth=2, wait=wait, deadline_s=20) as second,
+        ):
+            here, others = Sums(first), Sums(second)
+            inside, leave = threading.Event(), threading.Event()
+
+            def hold(z):
+                inside.set()
+                assert leave.wait(20)
+
+            here.hook = hold
+            found = []
+            thread = threading.Thread(target=lambda: found.append(outcome(here.pipeline, range(SLICES))), name="mine")
+            thread.start()
+            assert inside.wait(20)
+            refused = [
+                outcome(here.pipeline, range(3)),
+                outcome(first.preflight),
+                outcome(first.wrap, comm),
+                outcome(first.coordinator.barrier),
+                outcome(first.close),
+            ]
+            if several:
+                others.check()
+            else:
+                refused += [outcome(others.pipeline, range(3)), outcome(second.preflight), outcome(second.close)]
+            leave.set()
+            thread.join()
+            assert found == [None], found
+            for error in refused:
+                assert type(error) is overlap.BusyError, repr(error)
+                assert "'mine'" in str(error) and "'MainThread'" in str(error), error
+                assert "one at a time" in str(error) and "Sums.run" in str(error), error
+            here.check()
+            others.check()
+
+
+# ---- what all ranks do together --------------------------------------------------------------
+
+
+@on_ranks(1, 2, 3)
+def test_collective_section(comm):
+    """An exception on some rank is one exception on all, wherever the others are by then."""
+    bad = comm.rank == comm.size - 1
+    with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
+        sums = Sums(rt)
+
+        def plan(raised, step, freed):
+            with rt.collective_section("planning", lambda: freed.append("outer")):
+                for number in range(5):
+                    if number == step and bad:
+                        raise raised
+                    if number == 0:
+                        assert rt.coordinator.allgather(rt.comm.rank) == list(range(comm.size))
+                    elif number == 1:
+                        sums.check()
+                    elif number == 2:
+                        with rt.collective_section("a part", lambda: freed.append("inner")):
+                            rt.coordinator.barrier()
+                            if step == 2.5 and bad:
+                                raise raised
+                    elif number == 3:
+                        rt.preflight(None)
+
+        for step in (0, 1, 2, 2.5, 3, 4):
+            for raised, kind in (
+                (MemoryError("none left"), overlap.RankError),
+                (overlap.InputError("my file is bad"), overlap.InputError),
+                (Boom("mine"), overlap.RankError),
+                (SystemExit(4), overlap.RankError),
+            ):
+                freed = []
+                error = outcome(plan, raised, step, freed)
+                assert "outer" in freed and (not bad or freed.count("inner") == (step == 2.5))
+                if bad and isinstance(raised, SystemExit):
+                    assert error is raised
+                    error = error.__cause__
+                elif bad:
+                    assert error.__cause__ is raised
+                same_error(comm, error, kind, f"rank {comm.size - 1}", str(raised))
+                sums.check()
+        freed = []
+        plan(None, 9, freed)
+        assert not freed
+
+        # What a pipeline raised is known to all ranks already.
+        def failing():
+            with rt.collective_section("planning"):
+                sums.hook = fail
+                sums.pipeline(range(SLICES))
+
+        def fail(z):
+            if bad:
+                raise Boom("slice")
+
+        same_error(comm, outcome(failing), overlap.SliceError, "slice")
+        sums.check()
+
+
+@on_ranks(2)
+def test_different_calls(comm):
+    """Ranks that are about to do different things are told what each of them is about to do."""
+    with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
+        sums, coordinator = Sums(rt), rt.coordinator
+        calls = (
+            lambda: coordinator.allgather(1),
+            coordinator.barrier,
+            lambda: coordinator.maximum(1.0),
+            lambda: coordinator.maximum(np.ones(3)),
+            lambda: coordinator.bcast(1),
+            lambda: coordinator.bcast(1, comm.size - 1),
+            lambda: coordinator.gather(3),
+            lambda: sums.pipeline(range(3)),
+            lambda: rt.preflight(shape=3),
+            lambda: rt.collective_section("planning").__enter__(),
+        )
+        for one in calls:
+            for other in calls:
+                if one is not other:
+                    call = one if comm.rank else other
+                    same_error(comm, outcome(call), overlap.InputError, "(rank 0)", "(rank 1)")
+        sums.check()
+
+
+@on_ranks(1, 2, 3)
+def test_collectives(comm):
+    """The library's own collectives against what is known."""
+    with overlap.Runtime(comm) as rt:
+        coordinator, rank, size = rt.coordinator, comm.rank, comm.size
+        assert (coordinator.rank, coordinator.size) == (rank, size)
+        assert coordinator.allgather({"rank": rank}) == [{"rank": other} for other in range(size)]
+        for root in range(size):
+            assert coordinator.bcast(("from", rank), root) == ("from", root)
+            found = coordinator.gather(rank**2, root)
+            assert found == ([other**2 for other in range(size)] if rank == root else None)
+        for value, most, least in ((rank, size - 1, 0), (rank / 2, (size - 1) / 2, 0.0)):
+            assert coordinator.maximum(value) == most and type(coordinator.maximum(value)) is type(value)
+            assert coordinator.minimum(value) == least and type(coordinator.minimum(value)) is type(value)
+        array = np.array([[rank, -rank]], dtype=np.float32)
+        np.testing.assert_array_equal(coordinator.maximum(array), [[size - 1, 0]])
+        np.testing.assert_array_equal(coordinator.minimum(array), [[0, 1 - size]])
+        assert coordinator.maximum(array).dtype == np.float32 and array[0, 0] == rank
+        assert coordinator.alltoall_s(100) > 0
+        assert coordinator.ranks_of(comm) == tuple(range(size)) and coordinator.ranks_of(None) is None
+        half = comm.Split(rank % 2)
+        assert coordinator.ranks_of(half) == tuple(range(rank % 2, size, 2))
+        half.Free()
+        error = outcome(coordinator.allgather, lambda: None if rank else 1)  # cannot be pickled
+        same_error(comm, error, overlap.RankError, "rank 0", "pickle")
+
+
+@on_ranks(1, 2, 3)
+def test_pickled_errors(comm):
+    """What calls have raised can be pickled, with its attributes, and an exception of the user's, too."""
+    odd = ValueError("one of mine")
+
+    def raising(rt):
+        @rt.pipelined
+        async def program(z):
+            await overlap.take_turn()
+            raise odd
+
+        program(range(2))
+
+    last = comm.rank == comm.size - 1
+    with overlap.Runtime(comm) as rt:
+        calls = (
+            (overlap.InputError, lambda: overlap.FFT2(rt, (8, 16, 16), dtype="i8")),
+            (overlap.InputError, lambda: overlap.FFT3(rt, (8, 16, 16 + last))),
+            (overlap.InputError, lambda: overlap.Halo(rt, "nothing")),
+            (overlap.SliceError, lambda: raising(rt)),
+        )
+        for kind, call in calls[: 1 if comm.size == 1 else None]:
+            error = outcome(call)
+            assert isinstance(error, kind), error
+            found = pickle.loads(pickle.dumps(error))
+            assert type(found) is type(error) and found.args == error.args and str(found) == str(error)
+            for name in ("disagreement", "rank", "slice", "summary", "traceback_text"):
+                assert getattr(found, name, None) == getattr(error, name, None), name
+    with pytest.raises(ValueError, match="one of mine"), overlap.Runtime(comm):
+        raise odd
+    assert pickle.loads(pickle.dumps(odd)).args == odd.args
+
+
+# ---- runtimes that are dropped ---------------------------------------------------------------
+
+
+def _ours():
+    return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+@on_ranks(2)
+def test_dropped_runtimes(comm, count=30):
+    """A runtime dropped without close ends its threads at once; the next one frees its communicators."""
+
+    async def program(z):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(count):
+            rt = overlap.Runtime(comm, depth=2, wait="poll")
+            target = rt.comm
+            rt.pipelined(program)(range(3))
+            del rt, target
+            gc.collect()
+    end = time.monotonic() + 20
+    while _ours() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _ours(), _ours()
+    said = [
+        str(warning.message)
+        for warning in said
+        if warning.category is ResourceWarning and "Runtime" in str(warning.message)
+    ]
+    assert len(said) == count and "dropped without being closed" in said[0], (len(said), said[:1])
+    overlap.Runtime(comm, wait="off").close()  # what is left behind now is told by `leftovers`
+
+
+def dropped_on_some_ranks(comm, count):
+    """Communicators are freed when all ranks have dropped the runtime, in whatever order."""
+    held = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for number in range(count):
+            held.append(overlap.Runtime(comm, wait="off"))
+            if len(held) > 20:
+                del held[number % (comm.rank + 2)]
+        held.clear()
+        gc.collect()
+        overlap.Runtime(comm, wait="off").close()
+    close_doors()
+    assert not holding._dropped and holding._open == 0, (holding._dropped, holding._open)
+
+
+@on_ranks(3, fresh=True)
+def test_dropped_runtimes_on_3(comm):
+    dropped_on_some_ranks(comm, count=200)
+
+
+@on_ranks(1, fresh=True)
+def test_more_dropped_runtimes_than_mpi_has_communicators(comm):
+    dropped_on_some_ranks(comm, count=1200)
+
+
+@on_ranks(2)
+def test_too_many_open_runtimes(comm):
+    """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
+    limits = holding.MANY, holding.MOST
+    with few_left(comm, holding.MOST):
+        pass  # MPI has more than the limit
+    held = []
+    error = None
+    holding.MANY, holding.MOST = (limit // 10 for limit in limits)
+    try:
+        while error is None:
+            error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
+            assert len(held) < 100
+    finally:
+        holding.MANY, holding.MOST = limits
+    same_error(comm, error, overlap.InputError, "communicators of open runtimes")
+    for rt in held:
+        rt.close()
+    overlap.Runtime(comm).close()
+
+
+# ---- plans -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def out_of_memory(number):
+    """The memory of the `number`-th pipeline or transform made from now on does not fit."""
+    made = count(1)
+
+    def failing(original):
+        def function(*args, **kwargs):
+            if next(made) == number:
+                raise MemoryError("no room for slots")
+            return original(*args, **kwargs)
+
+        return function
+
+    with (
+        mock.patch.object(overlap.Runtime, "pipelined", failing(overlap.Runtime.pipelined)),
+        mock.patch.object(Transform, "_allocate", failing(Transform._allocate)),
+    ):
+        yield
+
+
+@on_ranks(2, fresh=True)
+def test_plans_that_fail_on_one_rank(comm):
+    """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
+
+    def remade(make, use):
+        with make() as plan:
+            use(plan)
+
+    field = (8, 16, 16)
+    makers = {
+        "FFT2": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: None),
+        "FFT3": lambda: remade(lambda: overlap.FFT3(comm, field), lambda plan: None),
+        "Bracket": lambda: remade(lambda: overlap.Bracket(comm, (4, 2, 5, 9)), lambda plan: None),
+        "pointwise": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.pointwise(lambda a, b: a * b)),
+        "tune": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.tune(0.2)),
+    }
+    for name, make in makers.items():
+        failures = 0
+        for number in (1, 2, 4, 7, 12, 20, 33, 50):
+            if comm.rank == 0:
+                with out_of_memory(number):
+                    error = outcome(make)
+            else:
+                error = outcome(make)
+            if any(comm.allgather(error is not None)):
+                same_error(comm, error, overlap.RankError, "MemoryError", "no room for slots")
+                failures += 1
+            gc.collect()
+            assert not _ours(), (name, number, _ours())
+            close_doors()
+            assert holding._open == 0, (name, number, holding._open)
+        assert failures, name
 
 
 @pytest.mark.parametrize("level", ["serialized", "multiple"])
 def test_user_threads(level):
-    jobs.run_job("edge_cases:user_threads", 2, env={"MPI4PY_RC_THREAD_LEVEL": level})
-
-
-@pytest.mark.parametrize("wait", [exhaustive("off"), exhaustive("block"), "poll"])
-def test_deadline_does_not_cover_the_time_between_calls(wait):
-    jobs.run_job("deadline_cases:late_entry", 2, args={"wait": wait})
-
-
-@pytest.mark.parametrize("how", [exhaustive("sleeps"), "stopped"])
-def test_rank_lost_while_a_plan_is_made(how):
-    result = jobs.run_job("deadline_cases:lost_together", 3, expect_failure=True, args={"how": how})
-    assert result.finished == ()
-    assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result
-    assert "in lost_together" in result.err, result  # the stacks name the user's line
-
-
-def test_plans_that_fail_on_one_rank():
-    jobs.run_job("edge_cases:plans", 2, fresh=True)
-
-
-def test_dropped_runtimes():
-    jobs.run_job("edge_cases:dropped", 2, args={"count": 30})
-    jobs.run_job("edge_cases:dropped_on_some_ranks", 3, args={"count": 200}, fresh=True)
-
-
-def test_more_dropped_runtimes_than_mpi_has_communicators():
-    jobs.run_job("edge_cases:dropped_on_some_ranks", 1, args={"count": 1200}, fresh=True)
-
-
-def test_too_many_open_runtimes():
-    jobs.run_job("edge_cases:too_many_runtimes", 2)
+    jobs.run_job("test_edges:user_threads", 2, env={"MPI4PY_RC_THREAD_LEVEL": level})

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from fft2_cases import wide
-from kinds_cases import along, assert_close
 from marks import exhaustive, on_ranks
+from test_fft2 import wide
+from test_kinds import along, assert_close
 
 import overlap
 from overlap import FFTN, InputError

@@ -124,7 +124,7 @@ def test_what_a_case_may_change_is_put_back():
 @pytest.mark.parametrize("numbers", [[1], [2, 3]])
 def test_a_test_on_ranks_has_a_communicator_and_arguments(comm, numbers, tmp_path):
     assert comm.allreduce(1) == comm.size in (1, 2) and comm.allgather(numbers) == [numbers] * comm.size
-    assert set(comm.allgather(tmp_path)) == {tmp_path} and os.path.isdir(tmp_path)
+    assert set(comm.allgather(tmp_path)) == {tmp_path} and tmp_path.is_dir()
 
 
 ON_RANKS = """

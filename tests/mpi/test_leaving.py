@@ -16,10 +16,10 @@ import commands
 import numpy as np
 import processes
 import pytest
-from edge_cases import outcome
-from error_cases import Boom, same_message
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
+from test_edges import outcome
+from test_errors import Boom, same_message
 
 import overlap
 from overlap.collectives import Collectives
@@ -27,8 +27,6 @@ from overlap.ranks import departure
 from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
-
-
 USE = """
 import sys
 from mpi4py import MPI
@@ -39,8 +37,6 @@ def use(rt):
         await rt.comm.Barrier()
     rt.pipelined(program)([0])
 """
-
-
 PROGRAM = f"""{USE}
 comm, how = MPI.COMM_WORLD, sys.argv[1]
 rt = overlap.Runtime(comm, deadline_s=1 if how == "never" else None)
@@ -53,8 +49,6 @@ if how in ("never", "mpi4py"):
     comm.recv(source=0)
 use(rt)
 """
-
-
 UNDER_PYTEST = f"""{USE}
 def test_with():
     with overlap.Runtime(MPI.COMM_WORLD, deadline_s=None) as rt:
@@ -192,8 +186,6 @@ KINDS = (
     protected,
     collectives,
 )
-
-
 PRECONDITIONERS = (Jacobi, Multigrid, AdditiveSchwarz)
 
 
@@ -219,7 +211,7 @@ def told(comm, raising="one"):
                 assert type(error) is Boom, (make, uses, error)
             else:
                 assert type(error) is overlap.RankError, (make, uses, error)
-                assert error.rank == 0 and error.summary == "error_cases.Boom: of rank 0", (make, error)
+                assert error.rank == 0 and error.summary == "test_errors.Boom: of rank 0", (make, error)
                 assert "used_by" in error.traceback_text, (make, error)
     made, use = runtime(comm)  # the ranks are in step
     with made:

@@ -1,9 +1,293 @@
-"""Ends and edges of plans on 1 and 2 ranks; see `plan_edge_cases`."""
+"""Ends and edges of plans on 1 and 2 ranks."""
 
-import jobs
-import pytest
+import copy
+import pickle
+
+import numpy as np
+from marks import on_ranks
+from test_edges import outcome
+from test_fft2 import raised, same_everywhere
+
+import overlap
+
+SETTINGS = {"wait": "off", "effort": "estimate"}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_edges_of_plans(ranks):
-    jobs.run_job("plan_edge_cases:not_copied,closed,overlapping,bounded,different_plans,alike_plans", ranks)
+def plans_of(runtime):
+    """A plan of every kind."""
+    return (
+        overlap.FFT2(runtime, (2, 8, 8), settings=SETTINGS),
+        overlap.FFT3(runtime, (2, 4, 4, 8), settings=SETTINGS),
+        overlap.Bracket(runtime, (2, 2, 3, 5), settings=SETTINGS),
+    )
+
+
+@on_ranks(1, 2)
+def test_not_copied(comm):
+    """What has communicators and threads is neither copied nor pickled, and stays as it was."""
+    with overlap.Runtime(comm) as runtime:
+
+        @runtime.pipelined
+        async def program(z):
+            await runtime.comm.Barrier()
+
+        two, three, bracket = plans = plans_of(runtime)
+        product = two.pointwise(lambda a, b: a * b)
+        for one in (*plans, runtime, runtime.comm, program, two.forward, three.backward, bracket.transform, product):
+            for way in (copy.copy, copy.deepcopy, pickle.dumps):
+                error = raised(overlap.InputError, way, one)
+                assert type(one).__name__ in str(error) and "make another one" in str(error)
+        program(range(3))
+        u = two.real.empty()
+        u[...] = 1
+        assert np.allclose(two.backward(two.forward(u)), 1)
+        for plan in plans:
+            plan.close()
+        for settings in (overlap.Settings(**SETTINGS), overlap.ArrayLayout(weights=(1, 2))):
+            assert pickle.loads(pickle.dumps(settings)) == copy.deepcopy(settings) == settings
+
+
+@on_ranks(1, 2)
+def test_closed(comm):
+    """Whatever is asked of a closed plan or its transforms: an error that names it."""
+    for used in (False, True):
+        with overlap.Runtime(comm) as runtime:
+            for plan in plans_of(runtime):
+                kind = type(plan).__name__
+                transforms = [plan.transform] if kind == "Bracket" else [plan.forward, plan.pointwise(lambda a: a)]
+                if used:
+                    for transform in transforms:
+                        transform(*(spec.wrap(np.ones(spec.shape, spec.dtype)) for spec in transform.inputs))
+                plan.close()
+                plan.close()
+                assert "closed" in repr(plan)
+                calls = [
+                    plan.__enter__,
+                    plan.describe,
+                    plan.tune,
+                    plan.balance,
+                    *(
+                        getattr(plan, name)
+                        for name in ("wavenumbers", "pointwise", "buffers", "advect")
+                        if hasattr(plan, name)
+                    ),
+                ]
+                calls += [
+                    lambda plan=plan, name=name: getattr(plan, name)
+                    for name in ("nbytes", "nbytes_per_slot")
+                    if kind == "Bracket"
+                ]
+                for transform in transforms:
+                    calls += [transform.describe, transform.tune, transform.compute, transform.communicate, transform]
+                    calls += [lambda transform=transform: transform.load]
+                    assert "closed" in repr(transform)
+                for call in calls:
+                    error = raised(
+                        overlap.ClosedError, call, *((1,) if getattr(call, "__name__", "") == "advect" else ())
+                    )
+                    assert "plan" in str(error) or kind in str(error), (call, error)
+                if kind != "Bracket":
+                    for call in (plan.forward, plan.backward, lambda plan=plan: plan.forward.describe()):
+                        assert kind in str(raised(overlap.ClosedError, call))
+                else:
+                    f = plan.spectrum.empty()
+                    with raising(overlap.ClosedError):
+                        plan.apply(f[0], f[0], None).send(None)
+
+
+class raising:
+    """A block that raises this kind of exception."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        assert kind is self.kind, error
+        return True
+
+
+@on_ranks(1, 2)
+def test_overlapping(comm):
+    """A result has a place for each of its elements, away from the inputs; an input may repeat itself."""
+    last = comm.rank == comm.size - 1
+    with overlap.FFT2(comm, (4, 8, 8), settings=SETTINGS) as plan:
+        lengths = plan.spectrum.shape
+        u = np.random.default_rng(comm.rank).standard_normal(plan.real.shape) + 0j
+        expected = plan.forward(u)
+        sized = plan.spectrum.empty()
+        flat = np.zeros(4 * sized.size, complex)
+        step = flat.itemsize
+        broken = [
+            np.lib.stride_tricks.as_strided(flat, lengths, strides)
+            for strides in (
+                (0, lengths[2] * step, step),
+                (lengths[1] * lengths[2] * step, 0, step),
+                (lengths[2] * step, lengths[2] * step, step),
+                (step, step, step),
+                (lengths[2] * step // 2, 4 * lengths[2] * step, step),
+            )
+        ]
+        for out in broken:
+            error = raised(overlap.InputError, plan.forward, u, out=out if last else sized)
+            assert "place in memory for each element" in str(error)
+            same_everywhere(comm, str(error))
+            assert np.array_equal(plan.forward(u, out=sized), expected)
+        assert not flat.any()
+        for strided in (
+            flat[: sized.size].reshape(lengths[::-1]).T,
+            flat[: sized.size].reshape(lengths)[::-1, :, ::-1],
+            flat.reshape(*lengths, 4)[..., 1],
+            np.lib.stride_tricks.as_strided(flat, lengths, (step, lengths[0] * step, lengths[0] * lengths[1] * step)),
+        ):
+            assert np.array_equal(plan.forward(u, out=strided), expected)
+            strided[...] = 0
+        one = np.broadcast_to(u[:1], u.shape)
+        assert np.array_equal(plan.forward(one), plan.forward(one.copy()))
+        # Overlapping an input is refused, wherever it is.
+        room = np.zeros(2 * max(u.size, sized.size), complex)
+        given = room[: u.size].reshape(u.shape)
+        given[...] = u
+        for start in (0, 1, u.size - 1):
+            out = room[start : start + sized.size].reshape(lengths)
+            error = raised(overlap.InputError, plan.forward, given, out=out if last else sized)
+            assert "share no memory" in str(error)
+            assert np.array_equal(given, u)
+        assert np.array_equal(plan.forward(given, out=room[u.size : u.size + sized.size].reshape(lengths)), expected)
+    with overlap.Bracket(comm, (2, 2, 3, 5), settings=SETTINGS) as bracket:
+        f = bracket.spectrum.empty()
+        f[...] = 0
+        if f.size:
+            flat = np.broadcast_to(f[:1], f.shape)
+            flat.flags.writeable = True
+            error = outcome(bracket, f, out=flat)
+            assert isinstance(error, overlap.InputError), error
+
+
+@on_ranks(1, 2)
+def test_bounded(comm):
+    """Counts that cannot be meant are refused before anything is made, and the message states the bound."""
+    last = comm.rank == comm.size - 1
+    huge = 10**9
+
+    def at_end(value, otherwise):
+        return value if last else otherwise
+
+    for name, value, bound in (
+        ("workers", 10**6, "4096"),
+        ("depth", huge, "65536"),
+        ("in_flight", huge, "65536"),
+        ("agree_every", 10**20, "2147483647"),
+    ):
+        error = raised(overlap.InputError, overlap.Runtime, comm, **{name: at_end(value, 2)})
+        assert f"{name} to be an integer from 1 to {bound}, received {value}" in str(error)
+        same_everywhere(comm, str(error))
+    with overlap.Runtime(comm) as runtime:
+        for name, bound in (("depth", "65536"), ("in_flight", "65536"), ("chunk", "2147483647")):
+            settings = {name: at_end(10**10, 2)}
+            for make in (
+                lambda settings=settings: overlap.FFT2(runtime, (8, 8), settings=settings),
+                lambda settings=settings: overlap.FFT3(runtime, (4, 8, 8), settings=settings),
+            ):
+                error = raised(overlap.InputError, make)
+                assert f"{name} to be an integer from 1 to {bound}" in str(error)
+                same_everywhere(comm, str(error))
+        with overlap.FFT2(runtime, (8, 8), settings=SETTINGS) as two, overlap.FFT3(runtime, (4, 4, 4)) as three:
+            for plan, axes in ((two, 2), (three, 3)):
+                error = raised(overlap.InputError, plan.tune, 1.0, at_end(np.nan, None))
+                assert "progress" in str(error)
+                same_everywhere(comm, str(error))
+                points = (at_end(10**7, 16),) * axes
+                error = raised(overlap.InputError, plan.pointwise, lambda a: a, dealias=points)
+                same_everywhere(comm, str(error))
+        error = raised(overlap.InputError, overlap.Bracket, runtime, (2, 2, 3, 5), points=(at_end(10**7, 16),) * 2)
+        same_everywhere(comm, str(error))
+        assert "fit into memory" in str(error)
+
+
+@on_ranks(1, 2)
+def test_different_plans(comm):
+    """The ranks ask the same of different plans: one error on all, and both plans are as before."""
+    u = np.random.default_rng(3).standard_normal((3, 8, 8))
+    with overlap.Runtime(comm) as runtime:
+        plans = [overlap.FFT2(runtime, shape, "f8") for shape in ((2, 8, 8), (3, 8, 8))]  # refined in their calls
+        boxes = {plan: plan.operators((1, length)) for plan, length in zip(plans, (1, 2))}
+        other_box = {plans[0]: boxes[plans[0]], plans[1]: plans[0].operators((1, 2))}
+
+        def works():
+            for plan in plans:
+                field = u[: plan.real.global_shape[0]]
+                spectrum = plan.forward(field[plan.real.local_slice])
+                truth = np.fft.rfft2(field)
+                np.testing.assert_allclose(spectrum, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12)
+                energy = np.mean(field**2, axis=(1, 2)) / 2
+                np.testing.assert_allclose(boxes[plan].energy(spectrum), energy, rtol=1e-12)
+
+        works()
+        for way in (
+            lambda plan: plan.forward(plan.real.empty()),
+            lambda plan: plan.backward(plan.spectrum.empty()),
+            lambda plan: plan.forward.tune(0.1),
+            lambda plan: plan.tune(0.1),
+            lambda plan: plan.balance(),
+            lambda plan: plan.pointwise(lambda a: 2 * a),
+            lambda plan: plan.operators(),
+            lambda plan: boxes[plan].energy(plan.spectrum.empty()),
+            lambda plan: other_box[plan].energy_spectrum(plans[0].spectrum.empty()),
+        ):
+            for mine, theirs in 5 * ((0, 1), (1, 0)):  # so that calls with new settings are among them
+                if comm.size > 1:
+                    error = raised(overlap.InputError, way, plans[theirs if comm.rank == comm.size - 1 else mine])
+                    same_everywhere(comm, str(error))
+                    assert "expected the same on all ranks, received" in str(error)
+                works()
+        for plan in plans:
+            plan.close()
+
+
+@on_ranks(1, 2)
+def test_alike_plans(comm):
+    """The ranks call different plans that look alike, or different parts of a call: one error, and all plans work."""
+    whole = np.random.default_rng(4).standard_normal((3, 8, 6)) + 0j
+    modes = np.random.default_rng(5).standard_normal((2, 2, 5, 9)) + 0j
+    with overlap.Runtime(comm) as runtime:
+        plans = [overlap.FFT2(runtime, whole.shape) for _ in range(2)]  # refined in their calls
+        boxes = [overlap.Bracket(runtime, modes.shape, (ky, 1.0)) for ky in (1.0, 2.0)]
+        restored = overlap.FFT2(runtime, whole.shape, layout={"restore": True})
+        sums = [plan.operators() for plan in (plans[0], restored)]
+        moves = [overlap.Transpose(runtime, whole.shape, *axes) for axes in ((1, 2), (2, 1))]
+        f, results = boxes[0].spectrum.wrap(np.ascontiguousarray(modes[:, :, boxes[0].rows])), []
+        for box in boxes:
+            box.advect(np.asarray(f[0]))
+            results.append(np.array(box(f)))
+
+        def works():
+            for plan in plans:
+                spectrum = plan.forward(plan.real.wrap(whole[plan.real.local_slice]))
+                np.testing.assert_allclose(spectrum, np.fft.fft2(whole)[plan.spectrum.local_slice], rtol=0, atol=1e-12)
+            for move in moves:
+                moved = move.forward(move.source.wrap(whole[move.source.local_slice]))
+                np.testing.assert_array_equal(moved, whole[move.target.local_slice])
+            for box, result in zip(boxes, results):
+                np.testing.assert_array_equal(box(f), result)
+
+        def different(which):
+            plan, box, move = plans[which], boxes[which], moves[which]
+            part = (plans[0].forward.compute, plans[0].forward.communicate)[which]
+            yield from (lambda: plan.forward(plan.real.empty()), lambda: plan.tune(0.1), lambda: plan.pointwise(np.abs))
+            yield from (lambda: box(f), lambda: box.advect(np.asarray(f[0])), box.balance)
+            yield from (lambda: move.forward(move.source.empty()), lambda: move.backward(move.target.empty()))
+            yield lambda: part(plans[0].real.empty())
+            yield lambda: sums[which].energy((plans[0], restored)[which].spectrum.empty())
+
+        for _ in range(3):  # so that calls with new settings are among them
+            for way in different(comm.rank == comm.size - 1):
+                if comm.size > 1:
+                    error = raised(overlap.InputError, way)
+                    same_everywhere(comm, str(error))
+                    assert "expected the same on all ranks, received" in str(error)
+                works()
+        for plan in (*plans, restored, *boxes, *moves):
+            plan.close()

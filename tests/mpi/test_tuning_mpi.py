@@ -1,70 +1,468 @@
-"""Tuning and tuning files on 1 to 3 ranks; see `tuning_cases` for what is asserted."""
+"""Tuning and tuning files on 1 to 3 ranks."""
+
+import gc
+import io
+import json
+import os
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from itertools import product
+from pathlib import Path
 
 import jobs
+import numpy as np
 import pytest
-from marks import exhaustive
+from marks import exhaustive, on_ranks
+from test_fft2 import raised, random, same_bits, same_everywhere
+
+import overlap
+from overlap.fft import Settings, fourier
+from overlap.fft.engine import fftw as local
+from overlap.fft.planning import candidates, tuning_file
+from overlap.fft.planning.tournament import choose
+from overlap.files import CACHE_VARIABLE
+
+SHAPE, DTYPE = (24, 12, 10), "f8"
+FIELDS = 3, 32, 32, 32  # enough for several units
+
+
+def product_of(u, v):
+    return u * v
+
+
+def tuned_plan_is_found_again(comm, path, workers):
+    """Tune, then plan anew from the file: the same settings, and the bits of `off`."""
+    rng = np.random.default_rng(1)
+    heard = []
+    with overlap.Runtime(comm, workers=workers) as rt, overlap.FFT2(rt, SHAPE, DTYPE, tuning=path) as plan:
+        assert "not used: it has no entry" in plan.describe()
+        made = [plan.pointwise(lambda u: u)]
+        first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
+        twin = plan.pointwise(lambda u, v: u - v)
+        if comm.rank > 0:  # what one rank has dropped is tuned on none
+            made.clear()
+            gc.collect()
+        gains = plan.tune(1.2, progress=lambda *step: heard.append(step))
+        assert bool(heard) == (comm.rank == 0)
+        assert all(0 <= done <= total == 1.2 for _, done, total in heard)
+        transforms = [plan.forward, plan.backward, first, second, twin]
+        same_everywhere(comm, [transform.settings for transform in transforms])
+        assert twin.settings == second.settings and twin.tuned is second.tuned
+        assert len(gains) == (5 if comm.size == 1 else 4)
+        assert plan.forward.tuned == gains["forward"]
+        for transform in transforms:
+            assert transform.tuned.gain > 0
+            assert len(transform.trials) == transform.tuned.tried
+            assert str(transform.tuned) in transform.describe()
+        u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
+        spectrum = plan.forward(u)
+        truth = [
+            np.array(result)
+            for result in (spectrum, plan.backward(spectrum), first(spectrum, spectrum), second(spectrum, spectrum))
+        ]
+        settings = [transform.settings for transform in transforms[:4]]
+        assert f"tuning: from {path}" in plan.describe()
+    comm.Barrier()
+    assert sorted(json.loads(Path(path).read_text())) == ["digest", "entries", "format", "version"]
+    disturb()
+    for wait in ("auto", "off", "poll", "block"):
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT2(rt, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan,
+        ):
+            first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
+            transforms = [plan.forward, plan.backward, first, second]
+            found = [transform.settings for transform in transforms]
+            if wait == "auto":
+                assert found == settings, (found, settings)
+                assert plan.forward.tuned == gains["forward"] and plan.forward.trials == ()
+            assert all(one.wait == wait or wait == "auto" for one in found)
+            spectrum = plan.forward(u)
+            for result, expected in zip(
+                (spectrum, plan.backward(spectrum), first(spectrum, spectrum), second(spectrum, spectrum)), truth
+            ):
+                assert same_bits(result, expected), wait
+
+
+@on_ranks("openmpi-2")
+def test_under_open_mpi(comm, tmp_path):
+    tuned_plan_is_found_again(comm, path=str(tmp_path / "tuning.json"), workers=1)
+
+
+def tuned_again(comm, path):
+    """Tuning on top of an entry loses neither what that knew nor what is found now."""
+    rng = np.random.default_rng(3)
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
+        plan.pointwise(product_of, dealias="3/2")
+        u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
+    for number in range(3):
+        disturb()
+        with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
+            if number == 0:
+                kept = plan.pointwise(product_of, dealias="3/2")
+            plan.tune(0.4)
+            if number == 0:
+                chosen = kept.settings
+            truth = np.array(plan.forward(u))
+        for wait in ("auto", "off"):
+            disturb()
+            with (
+                kernels_need_no_planning(),
+                overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan,
+            ):
+                assert same_bits(plan.forward(u), truth)
+                acting = plan.pointwise(product_of, dealias="3/2")
+                assert acting.settings == chosen or wait == "off"
+
+
+@on_ranks(2)
+def test_tuned_again(comm, tmp_path):
+    tuned_again(comm, path=str(tmp_path / "tuning.json"))
+
+
+@contextmanager
+def kernels_need_no_planning(module=fourier, name="StagedTransform"):
+    """Assert that FFTW learns nothing when kernels are made: the file told it all."""
+    made = getattr(module, name)
+
+    def watched(*args, **options):
+        before = set(local.wisdom(DTYPE).splitlines())
+        kernels = made(*args, **options)
+        assert set(local.wisdom(DTYPE).splitlines()) == before, args
+        return kernels
+
+    setattr(module, name, watched)
+    try:
+        yield
+    finally:
+        setattr(module, name, made)
+
+
+def disturb():
+    """FFTW learns other plans, as if this were another process with another past."""
+    local.forget()
+
+
+def requests_come_first(comm, path):
+    """What a plan is asked for by name is not overruled by a file, nor searched."""
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"depth": 3, "chunk": 2}) as plan:
+        plan.tune(0.3)
+        for trial in plan.forward.trials:
+            assert trial.settings.chunk == 2 and trial.settings.depth in (1, 3)
+    with overlap.FFT2(
+        comm,
+        SHAPE,
+        DTYPE,
+        tuning=path,
+        settings={"wait": "poll", "depth": 5, "chunk": 3, "in_flight": 2, "effort": "estimate"},
+    ) as plan:
+        found = plan.forward.settings
+        assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort, found.late) == (
+            "poll",
+            5,
+            3,
+            2,
+            "estimate",
+            0.0,
+        )
+        assert plan.forward.tune(0.2).gain > 0
+        assert {trial.settings.wait for trial in plan.forward.trials} == {"poll"}
+
+
+@on_ranks(2)
+def test_requests_come_first(comm, tmp_path):
+    requests_come_first(comm, path=str(tmp_path / "tuning.json"))
+
+
+@on_ranks(1, 3)
+def test_without_a_file(comm):
+    """Tuning needs no file; one transform alone can be tuned; closed plans cannot."""
+    for shape in ((1, 6, 5), (0, 4, 4), (9, 8, 6)):
+        with overlap.FFT2(comm, shape, DTYPE, settings={"effort": "estimate"}) as plan:
+            before = plan.backward.settings
+            tuned = plan.forward.tune(0.2)
+            assert tuned is plan.forward.tuned and plan.backward.settings == before
+            plan.tune(0.2)
+            assert "tuning:" not in plan.describe()
+            forward = plan.forward
+        raised(overlap.ClosedError, plan.tune)
+        raised(overlap.ClosedError, forward.tune)
+
+
+def bad_files(comm, path):
+    """One clear error on every rank, whatever is wrong with the file on rank 0."""
+    good = tuning_file.text_of([])
+    version = '"version": 3'
+    entry = {"plan": {}, "machine": {}, "wisdom": "", "transforms": {"forward": {"depth": 4}}}
+
+    def refused(words, path=path):
+        comm.Barrier()
+        error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=path)
+        same_everywhere(comm, str(error))
+        assert words in str(error) and "received" in str(error) and repr(path) in str(error), error
+        comm.Barrier()
+
+    for text, words in (
+        (good[:-9], "cut off"),
+        (good.replace(version, '"version": 9'), "version 9"),
+        (good.replace(version, '"version": 1'), "of version 1; tune anew"),
+        (good.replace("entries", "entrees"), "expected a list of entries"),
+        (good + " ", "does not match its digest"),
+        ("{}", "which is no tuning file"),
+        ("", "cut off"),
+        ("[" * 10**5, "cut off"),
+        (good.replace("[]", "[NaN]"), "NaN is no number"),
+        (tuning_file.text_of([entry]), "missing or unknown fields"),
+    ):
+        if comm.rank == 0:
+            Path(path).write_text(text)
+        refused(words)
+    for make, words in (
+        (os.mkdir, "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: os.symlink(path, path), "symbolic links"),
+    ):
+        if comm.rank == 0:
+            (os.rmdir if os.path.isdir(path) else os.remove)(path)
+            make(path)
+        refused(words)
+    refused("null", f"{path}\0")
+    folder = os.path.dirname(path)
+    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/missing/file") as plan:
+        same_everywhere(comm, str(raised(overlap.InputError, plan.tune, 1)))
+        assert "folder" in str(raised(overlap.InputError, plan.tune, 1))
+    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/spoilt", settings={"effort": "estimate"}) as plan:
+        if comm.rank == 0:
+            Path(folder, "spoilt").write_text("not ours")
+        error = raised(overlap.InputError, plan.tune, 0.2)
+        same_everywhere(comm, str(error))
+        assert "spoilt" in str(error)
+        plan.forward(plan.real.empty())  # the plan is usable all the same
+
+
+@on_ranks(2)
+def test_bad_files(comm, tmp_path):
+    bad_files(comm, path=str(tmp_path / "tuning.json"))
+
+
+def a_file_that_is_not_there_is_said(comm, path):
+    """Rank 0 says so, on standard error, and of a file that is there nothing."""
+
+    def said():
+        told = io.StringIO()
+        with redirect_stderr(told), overlap.FFT2(comm, SHAPE, tuning=path, settings={"effort": "estimate"}) as plan:
+            if not os.path.exists(path):
+                comm.Barrier()
+                plan.tune(0.2)
+        return told.getvalue()
+
+    text = said()
+    assert (repr(path) in text and "not tuned" in text) if comm.rank == 0 else not text
+    comm.Barrier()
+    assert not said()
+
+
+@on_ranks(2)
+def test_a_file_that_is_not_there_is_said(comm, tmp_path):
+    a_file_that_is_not_there_is_said(comm, path=str(tmp_path / "tuning.json"))
+
+
+def ranks_disagree(comm, path):
+    """Ranks that name different files, or budgets, get one error that says so."""
+    mine = f"{path}{comm.rank}"
+    error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=mine)
+    same_everywhere(comm, str(error))
+    assert "tuning: expected the same on all ranks" in str(error) and f"{path}1" in str(error)
+    os.environ["OVERLAP_TUNING"] = mine
+    error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE)
+    same_everywhere(comm, str(error))
+    with overlap.FFT2(comm, SHAPE, tuning="", settings={"effort": "estimate"}) as plan:
+        for bad in (1 + comm.rank, -1, "long"):
+            same_everywhere(comm, str(raised(overlap.InputError, plan.tune, bad)))
+            same_everywhere(comm, str(raised(overlap.InputError, plan.forward.tune, bad)))
+    raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=7)
+
+
+@on_ranks(2)
+def test_ranks_disagree(comm, tmp_path):
+    ranks_disagree(comm, path=str(tmp_path / "tuning.json"))
+
+
+def other_wisdom(comm, path):
+    """An entry whose wisdom FFTW does not take is refused; one of another machine not used."""
+    os.environ["OVERLAP_TUNING"] = path  # the same as tuning=path
+    with overlap.FFT2(comm, SHAPE, DTYPE) as plan:
+        plan.tune(0.3)
+    comm.Barrier()
+    whole = Path(path).read_text()
+    comm.Barrier()
+    for part, name, value in (("machine", "mpi", "another MPI"), (None, "wisdom", "(fftw-0 )")):
+        content = json.loads(whole)
+        (entry,) = content["entries"]
+        (entry[part] if part else entry)[name] = value
+        if comm.rank == 0:
+            Path(path).write_text(tuning_file.text_of([entry]))
+        comm.Barrier()
+        if part:
+            with overlap.FFT2(comm, SHAPE, DTYPE, settings={"effort": "measure"}) as plan:
+                text = plan.describe()
+                assert "of another machine: mpi expected" in text and "another MPI" in text
+                assert plan.forward.tuned is None and plan.forward.trials
+        else:
+            error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, DTYPE)
+            same_everywhere(comm, str(error))
+            assert "wisdom" in str(error)
+
+
+@on_ranks(2)
+def test_other_wisdom(comm, tmp_path):
+    other_wisdom(comm, path=str(tmp_path / "tuning.json"))
+
+
+@on_ranks(2)
+def test_polls(comm):
+    """The number of polls is checked, and must be the same on all ranks."""
+    with overlap.Runtime(comm) as rt:
+        for polls in (0, -1, 1.5):
+            error = raised(overlap.InputError, rt.pipelined(no_requests, polls=polls), range(3))
+            assert "polls" in str(error)
+        pipeline = rt.pipelined(no_requests, polls=2 + comm.rank)
+        error = raised(overlap.InputError, pipeline, range(3))
+        assert "polls: expected the same on all ranks" in str(error)
+        same_everywhere(comm, str(error))
+
+
+async def no_requests(z):
+    pass
+
+
+@contextmanager
+def failing(where, name, at=0):
+    """Meanwhile a function of this rank runs out of memory, once, after `at` calls."""
+    original, calls = getattr(where, name), []
+
+    def fails(*args, **options):
+        calls.append(name)
+        if len(calls) == at + 1:
+            raise MemoryError(f"no room in {name}")
+        return original(*args, **options)
+
+    setattr(where, name, fails)
+    try:
+        yield
+    finally:
+        setattr(where, name, original)
+
+
+@on_ranks(2)
+def test_a_rank_fails_while_planning(comm):
+    """One rank that fails while settings are chosen ends that on all ranks; the plan stays usable."""
+    rng = np.random.default_rng(5)
+    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
+        with make(comm, shape, DTYPE) as plan:
+            transform = plan.forward
+            u = random(rng, shape, DTYPE)[plan.real.local_slice]
+            truth = np.array(transform(u))
+
+            def tunes():
+                transform.tune(0.2)
+
+            def chooses():
+                choose(transform, Settings(effort="measure"))
+
+            for works, (place, at), rank in product(
+                (chooses, tunes),
+                (("trial_arrays", 0), ("configure", 3), ("run_planes", 4), ("nbytes_per_slice", 0)),
+                {0, comm.size - 1},
+            ):
+                with failing(type(transform), place, at) if comm.rank == rank else nullcontext():
+                    error = raised(overlap.errors.RankError, works)
+                same_everywhere(comm, str(error))
+                assert error.rank == rank and f"no room in {place}" in str(error)
+                assert not transform.planning
+                assert same_bits(transform(u), truth)
+
+
+def a_rank_fails_with_the_file(comm, path):
+    """What only rank 0 does with a tuning file, and fails to do, fails on all ranks."""
+    for name in ("read", "find"):
+        with failing(tuning_file, name) if comm.rank == 0 else nullcontext():
+            error = raised(overlap.errors.RankError, overlap.FFT2, comm, SHAPE, tuning=path)
+        same_everywhere(comm, str(error))
+        assert f"no room in {name}" in str(error)
+    with overlap.FFT2(comm, SHAPE, tuning=path) as plan:
+        with failing(tuning_file, "write") if comm.rank == 0 else nullcontext():
+            same_everywhere(comm, str(raised(overlap.errors.RankError, plan.tune, 0.2)))
+        plan.forward(plan.real.empty())
+    assert not os.path.exists(path)
+    with failing(candidates, "fit_message_time") if comm.rank == comm.size - 1 else nullcontext():
+        error = raised(overlap.errors.RankError, overlap.FFT3, comm, (8, 8, 8))
+    same_everywhere(comm, str(error))
+
+
+@on_ranks(2)
+def test_a_rank_fails_with_the_file(comm, tmp_path):
+    a_rank_fails_with_the_file(comm, path=str(tmp_path / "tuning.json"))
+
+
+@on_ranks(2)
+def test_fields_are_tuned(comm):
+    """The transforms of an FFT3 are tuned like those of an FFT2, and their results stay the same."""
+    rng = np.random.default_rng(6)
+    for grid in {(1, comm.size), (comm.size, 1)}:
+        with overlap.FFT3(comm, FIELDS, DTYPE, layout={"grid": grid}, settings={"effort": "estimate"}) as plan:
+            acting = plan.pointwise(product_of)
+            u = random(rng, FIELDS, DTYPE)[plan.real.local_slice]
+            spectrum = np.array(plan.forward(u))
+            truth = spectrum, np.array(plan.backward(spectrum)), np.array(acting(spectrum, spectrum))
+            for transform in (plan.forward, plan.backward, acting):
+                assert transform.tune(0.5) is transform.tuned
+                same_everywhere(comm, (transform.settings, transform.tuned))
+                assert len(transform.trials) == transform.tuned.tried >= 2
+                assert str(transform.tuned) in transform.describe()
+            for result, expected in zip((plan.forward(u), plan.backward(spectrum), acting(spectrum, spectrum)), truth):
+                assert same_bits(result, expected)
+
+
+def remembered(comm, path):
+    """A plan comes at once, its first calls find the fastest settings, and a later job knows them."""
+    os.environ[CACHE_VARIABLE] = path
+    rng = np.random.default_rng(8)
+    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
+        u = random(rng, shape, DTYPE)
+        found = []
+        for number in range(3):
+            if number == 2 and comm.rank == 0:  # a cache whose files are damaged is none
+                for file in Path(path).glob("*.plan.json"):
+                    file.write_text(file.read_text()[:-9])
+            comm.Barrier()
+            local.forget()
+            with overlap.Runtime(comm) as runtime, make(runtime, shape, DTYPE) as plan:
+                if number == 1:
+                    assert plan.forward.settings == found[0][0]
+                mine = u[plan.real.local_slice]
+                truth = np.array(plan.forward(mine))
+                assert comm.size > 1 or plan.forward.refinement is None
+                out = plan.forward(mine), plan.backward(truth)
+                while plan.forward.refinement is not None or plan.backward.refinement is not None:
+                    out[0][...] = 0
+                    assert same_bits(plan.forward(mine, out=out[0]), truth)
+                    plan.backward(truth, out=out[1])
+                same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
+                found.append((plan.forward.settings, truth))
+        if comm.rank == 0:
+            assert make.__name__ in {entry["plan"]["kind"] for _, entry in tuning_file.cached() if entry}
+
+
+@on_ranks(1, 2)
+def test_plans_are_remembered(comm, tmp_path):
+    remembered(comm, path=str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("ranks, workers", [(1, 2), (2, 1), exhaustive(3, 2)])
 def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
     jobs.run_job(
-        "tuning_cases:tuned_plan_is_found_again",
+        "test_tuning_mpi:tuned_plan_is_found_again",
         ranks,
         args={"path": str(tmp_path / "tuning.json"), "workers": workers},
     )
     assert [entry.name for entry in tmp_path.iterdir()] == ["tuning.json"]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "tuned_again",
-        "requests_come_first",
-        "other_wisdom",
-        "ranks_disagree",
-        "bad_files",
-        "a_file_that_is_not_there_is_said",
-        "a_rank_fails_with_the_file",
-    ],
-)
-def test_files(case, tmp_path):
-    jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_without_a_file(ranks):
-    jobs.run_job("tuning_cases:without_a_file", ranks)
-
-
-def test_fields_and_brackets_are_found_again(tmp_path):
-    jobs.run_job(
-        "tuning_plan_cases:fields_are_found_again,tuning_plan_cases:brackets_are_found_again",
-        2,
-        args={"path": str(tmp_path / "tuning.json")},
-    )
-
-
-def test_polls():
-    jobs.run_job("tuning_cases:polls_of_pipelines", 2)
-
-
-def test_a_rank_fails_while_planning():
-    jobs.run_job("tuning_cases:a_rank_fails_while_planning", 2)
-
-
-def test_fields_are_tuned():
-    jobs.run_job("tuning_cases:fields_are_tuned", 2)
-
-
-def test_under_open_mpi(openmpi, tmp_path):
-    jobs.run_job(
-        "tuning_cases:tuned_plan_is_found_again",
-        2,
-        mpi="openmpi",
-        args={"path": str(tmp_path / "tuning.json"), "workers": 1},
-    )
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_plans_are_remembered(ranks, tmp_path):
-    jobs.run_job("tuning_cases:remembered", ranks, args={"path": str(tmp_path / "cache")})
