@@ -115,8 +115,8 @@ def _reduced(tables: int, waits: int, word: int, numbers: int, kind: int, operat
         given = mpi[w.IN_PLACE], address + 8 * numbers, 3, kind, operation, mpi[w.CONTROL_COMM]
         state[w.ERROR] = call_mpi(mpi[w.ALLREDUCE], given)
         outcome = w.BROKEN if state[w.ERROR] else w.OVER
-    end_wait(tables)
-    if outcome != w.TICK:
+    if outcome != w.TICK:  # after a tick the same wait goes on, and its deadline does, too
+        end_wait(tables)
         state[w.SEEN_RANKS] = w.NONE
     return outcome
 
