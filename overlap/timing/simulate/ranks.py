@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...compiled import njit
-from ...compiled.memory import address_of, words
+from ...compiled.memory import words
 from ...runtime.loop import words as w
 from ...runtime.loop.loop import TEST_NS
 from ...runtime.loop.rule import all_ended, begin_slots, comes_to, give_back, may_issue, pass_item, take, take_ready
@@ -530,10 +530,10 @@ class _Tables:
         self._bounds = np.array(list(pairwise(ends)), np.int64)
         sizes = {w.STATE: w.STATE_WORDS, w.SLOTS: w.SLOT_WORDS * depth, w.ENDED: len(counts)}
         self._words = np.zeros((simulated, w.ENTRY * w.TABLES + sum(sizes.values())), np.int64)
-        own = self._words.strides[0] * np.arange(simulated) + address_of(self._words)
+        own = self._words.strides[0] * np.arange(simulated) + self._words.ctypes.data
         self.calls, begin = own, w.ENTRY * w.TABLES
         for which, table in ((w.ITEMS, self._items), (w.BOUNDS, self._bounds)):
-            self._words[:, w.ENTRY * which] = address_of(table)
+            self._words[:, w.ENTRY * which] = table.ctypes.data
         for which, count in sizes.items():
             self._words[:, w.ENTRY * which] = own + 8 * begin
             self._words[:, w.ENTRY * which + 1] = len(counts) if which == w.ENDED else depth
