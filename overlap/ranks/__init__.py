@@ -6,5 +6,6 @@
 * fail: `together` (on all ranks or on none), `failures` (told without a header), `losses` (of ranks)
 * end: `resource` (``with`` blocks), `departure` (the last header), `holding` (what all ranks free together),
   `kept_with` (objects freed with a communicator)
-* share: `segments` (memory of a node's ranks), `objects` (what all objects of the library share)
+* share: `clocks` (how far they differ), `segments` (memory of a node's ranks), `objects` (what all objects of the
+  library share)
 """

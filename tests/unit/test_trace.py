@@ -8,7 +8,8 @@ from collections import defaultdict
 
 import pytest
 
-from overlap.runtime import trace
+from overlap.ranks import clocks
+from overlap.ranks.clocks import clock_offset
 from overlap.runtime.trace import Span, Trace
 
 
@@ -51,7 +52,7 @@ def on_ranks(size, body, delay=lambda rank: None):
     mail, results = defaultdict(queue.SimpleQueue), {}
     for source in range(size):  # beforehand: defaultdict creates without a lock
         for dest in range(size):
-            for tag in (trace._TAG, "gather"):
+            for tag in (clocks._TAG, "gather"):
                 mail[source, dest, tag]
 
     def run(rank):
@@ -74,7 +75,7 @@ def skewed(rank):
 
 
 def test_clock_offsets_are_the_skews():
-    offsets = on_ranks(3, lambda comm: trace.clock_offset(comm, clock=skewed(comm.rank)))
+    offsets = on_ranks(3, lambda comm: clock_offset(comm, clock=skewed(comm.rank)))
     assert offsets[0] == 0.0
     assert offsets[1] == pytest.approx(1234.5, abs=0.02)
     assert offsets[2] == pytest.approx(-0.75, abs=0.02)
@@ -96,20 +97,20 @@ class Network:
 def test_the_round_with_the_shortest_trip_is_taken():
     # Question and answer of each round: all lopsided but the quick third.
     network = Network([5.0, 1.0, 0.5, 4.0, 0.25, 0.25, 0.1, 0.9])
-    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 4, clock=network.clock(comm.rank)), network.pass_time)
+    offsets = on_ranks(2, lambda comm: clock_offset(comm, 4, clock=network.clock(comm.rank)), network.pass_time)
     assert offsets == [0.0, 7.0]
 
 
 def test_the_error_is_within_half_the_round_trip():
     network = Network([0.5, 0.1])
-    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 1, clock=network.clock(comm.rank)), network.pass_time)
+    offsets = on_ranks(2, lambda comm: clock_offset(comm, 1, clock=network.clock(comm.rank)), network.pass_time)
     assert offsets[1] == pytest.approx(7.0 + (0.1 - 0.5) / 2)
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 1.5])
 def test_clock_offset_refuses(rounds):
     with pytest.raises(ValueError, match=f"expected rounds to be an integer >= 1, received {rounds}"):
-        trace.clock_offset(FakeComm(0, 1, {}), rounds)
+        clock_offset(FakeComm(0, 1, {}), rounds)
 
 
 def test_gather_merges_on_the_clock_of_rank_0():

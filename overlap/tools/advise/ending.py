@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from ...runtime.trace import clock_offset
+from ...ranks.clocks import clock_offset
 from .records import RankRecord
 
 _TAG = 7702
