@@ -13,6 +13,8 @@ from test_edges import Sums
 
 import overlap
 
+BETWEEN_NODES = {"MPIR_CVAR_NOLOCAL": "1"}  # no board: headers and agreements are operations of MPI
+
 # ---- a rank that is lost ---------------------------------------------------------------------
 
 
@@ -39,6 +41,31 @@ def lost(comm, wait, how, deadline_s):
         if how == "absent" and last:
             time.sleep(1000)
         pipeline(range(10), rt.comm, 7 if last else -1)
+
+
+def lost_from_a_plan(comm, wait, how, deadline_s):
+    """The last rank makes no call of a plan, or stays in a function of one."""
+    last = comm.rank == comm.size - 1
+
+    def product(u, v):
+        if last and how == "in a function":
+            time.sleep(1000)
+        return u * v
+
+    settings = {"wait": wait, "effort": "estimate", "chunk": 1, "depth": 2}
+    with (
+        overlap.Runtime(comm, deadline_s=deadline_s, entry_deadline_s=deadline_s) as rt,
+        overlap.FFT2(rt, (3, 8, 8), settings=settings) as plan,
+    ):
+        u = plan.real.empty()
+        u[...] = 1
+        modes = plan.forward(u)
+        plan.forward(u)
+        call = plan.pointwise(product, inputs=2) if how == "in a function" else plan.forward
+        comm.Barrier()
+        if how == "absent" and last:
+            time.sleep(1000)
+        call(*[modes] * 2) if how == "in a function" else call(u)
 
 
 # ---- entering --------------------------------------------------------------------------------
@@ -95,6 +122,18 @@ def test_deadline_ends_the_job(wait, how, ranks):
     assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
     assert "Thread 0x" in result.err, result
     assert "test_deadlines.py" in result.err, result  # the stacks name the caller's line
+
+
+@pytest.mark.parametrize(
+    "how, waits", [("absent", "a call of the pipeline forward of FFT2"), ("in a function", "Alltoallv on communicator")]
+)
+@pytest.mark.parametrize("wait, env", [("off", {}), ("poll", {}), exhaustive("block", {}), ("poll", BETWEEN_NODES)])
+def test_deadline_ends_the_job_in_a_call_of_a_plan(wait, how, waits, env):
+    args = {"wait": wait, "how": how, "deadline_s": 1}
+    result = jobs.run_job("test_deadlines:lost_from_a_plan", 2, expect_failure=True, args=args, env=env)
+    assert result.finished == ()
+    assert f": {waits}" in result.err, result
+    assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
 
 
 @pytest.mark.parametrize("wait", [exhaustive("off"), exhaustive("block"), "poll"])
