@@ -322,8 +322,9 @@ class PlanCall:
         None: it does not wait.
         """
         words = self._words
-        waits, about, since_s = words[w.WAITS], words[w.ABOUT], words[w.PROGRESS_AT] * 1e-9
-        if not waits:
+        # Not since the last progress: a test that takes long counts as such, and does on a busy machine.
+        waits, about, since_s = words[w.WAITS], words[w.ABOUT], words[w.SINCE] * 1e-9
+        if not waits or not since_s:  # it is about to go on
             return None
         if waits == w.MEETING:
             return not self._coordinator.nested, self._kind.header.call, since_s

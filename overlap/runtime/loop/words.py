@@ -52,7 +52,6 @@ REQUEST = 3  # MPI's request
 SEEN = 4  # how many slices of its next item, a WAIT, are known to have ended
 PARTS = 5  # while it is SHARED: the item and the next part to take
 DONE = 6  # and how many of its parts have been run
-ISSUED_NS = 7
 SLOT_WORDS = 8
 FREE, OWNED, SHARED = range(3)
 PART_BITS = 20
