@@ -474,10 +474,9 @@ class TransposeMessage:
 
     def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
         """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
-        return comm.Alltoallv(
-            [send, self.counts_sent, self.starts_sent, self.mpi_type],
-            [receive, self.counts_received, self.starts_received, self.mpi_type],
-        )
+        sent = [send, self.counts_sent, self.starts_sent, self.mpi_type]
+        received = [receive, self.counts_received, self.starts_received, self.mpi_type]
+        return Operation(comm, "Alltoallv", (sent, received), {})
 
 
 def _place(comm: Any, lengths: tuple[int, ...], name: str, split: Split) -> tuple[Distribution, dict[str, Any]]:

@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -19,6 +20,9 @@ from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
+
+# Requests made as arguments of calls that are refused.
+warnings.filterwarnings("ignore", ".* was never awaited, so nothing was done", RuntimeWarning)
 
 OBJECT = frozenset(dir(object)) | {"__weakref__", "__dict__", "__module__", "__slots__", "__abstractmethods__"}
 MEANS_NOTHING = frozenset(  # special methods that compute nothing of the object

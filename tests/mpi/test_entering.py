@@ -78,7 +78,9 @@ NOTICE_S = 0.3  # instead of a minute
 OVER = "the call is over\n"
 SETTINGS = {"wait": "off", "effort": "estimate"}
 ENDED = ("overlap.halo.PendingHalo",)  # a round, which a failure ends
-RENEWED = ("overlap.runtime.AsyncCollectives",)  # the next program that awaits them raises the error, and makes new ones
+RENEWED = (
+    "overlap.runtime.AsyncCollectives",
+)  # the next program that awaits them raises the error, and makes new ones
 UNTOLD = ("overlap.sparse.Matrix.start_sum",)  # a sum of MPI, which has no header: it is under the deadline
 
 

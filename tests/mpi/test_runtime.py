@@ -330,3 +330,19 @@ def test_a_thread_level_that_costs_time_is_told_once(level, notes, ranks, lines)
     result = jobs.run_job("test_runtime:thread_level_is_told", ranks, env=env, args={"level": level})
     told = [line for line in result.err.splitlines() if "MPI runs at MULTIPLE" in line]
     assert len(told) == lines and all('mpi4py.rc.thread_level = "serialized"' in line for line in told)
+
+
+@on_ranks(1, 2)
+def test_a_call_outside_of_slice_programs_warns(comm):
+    """Nobody awaits it, so nothing is sent; a request that slices await later is none of these."""
+    with overlap.Runtime(comm) as rt:
+        with pytest.warns(RuntimeWarning, match="Allreduce on communicator 0 was never awaited, so nothing was done"):
+            rt.comm.Allreduce(np.ones(1), np.zeros(1))
+        total = np.zeros(1)
+        early = rt.comm.Allreduce(np.ones(1), total)
+
+        async def program(z):
+            await early
+
+        rt.pipelined(program, skeleton=lambda z: rt.comm.Allreduce(np.ones(1), np.zeros(1)))([0])
+        assert total[0] == comm.size

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from ...arrays import MessageBoxes, box_shape, contiguous, mpi_type, offset
 from ...arrays.exchange import Overflow, dtype_sent
+from ...runtime.requests.operations import Operation
 from .program import CompiledProgram, View
 
 
@@ -62,7 +63,6 @@ class WireFormat:
 
 
 if TYPE_CHECKING:
-    from ...runtime.requests.operations import Operation
     from ...runtime.requests.requests import AsyncComm
 
 Piece = TypeVar("Piece")
@@ -125,10 +125,9 @@ class Message:
 
     def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
         """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
-        return comm.Alltoallv(
-            [send, self.counts_sent, self.starts_sent, self.mpi_type],
-            [receive, self.counts_received, self.starts_received, self.mpi_type],
-        )
+        sent = [send, self.counts_sent, self.starts_sent, self.mpi_type]
+        received = [receive, self.counts_received, self.starts_received, self.mpi_type]
+        return Operation(comm, "Alltoallv", (sent, received), {})
 
     def gathered(self, pieces: list[Piece]) -> list[Piece]:
         """Return entries of the ranks' pieces, without that of a piece that goes directly to the target."""

@@ -11,6 +11,7 @@ Each of these awaits has its place in the issue order. A slice that ends with an
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Generator
 from functools import partial
 from itertools import starmap
@@ -50,6 +51,7 @@ class _Steps(threading.local):
 
 
 steps = _Steps()
+OUTSIDE = object()  # the owner of a user's request that was made outside of slice programs
 _NO_BYTES = bytearray()
 
 
@@ -73,7 +75,15 @@ class Request:
     def __del__(self) -> None:
         # A request left by another slice that failed may be garbage-collected in any step.
         owner = getattr(self, "_owner", None)  # a signal may have come before it was set
-        if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False):
+        if owner is OUTSIDE and not getattr(self, "awaited", False):
+            warnings.warn(
+                f"{self} was never awaited, so nothing was done: outside of slice programs call mpi4py's communicator",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        elif (
+            owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False)
+        ):
             steps.dropped = str(self)
 
 

@@ -32,7 +32,7 @@ from ...ranks.resource import Calls, marked_call
 from ...ranks.together import together
 from . import signatures
 from .agreement import weight
-from .operations import Operation, Persistent, Request, Start
+from .operations import OUTSIDE, Operation, Persistent, Request, Start, steps
 
 # Calls that have a nonblocking form with the same arguments: ``Name`` and ``Iname``.
 _CHECKING = "the check of a communicator's arguments"
@@ -407,7 +407,10 @@ def _split_arguments(color: Any, key: Any) -> tuple[int, int]:
 
 def _awaitable(name: str) -> tuple[str, Callable[..., Any]]:
     def method(self: AsyncComm, *args: Any, **kwargs: Any) -> Operation:
-        return Operation(self, name, args, kwargs)
+        operation = Operation(self, name, args, kwargs)
+        if steps.owner is None:
+            operation._owner = OUTSIDE
+        return operation
 
     method.__doc__ = f"Awaitable `MPI.Comm.{name}`, same arguments."
     return name, method
