@@ -36,8 +36,10 @@ def _unless(good: bool, name: str, wanted: str, value: Any, none: bool = False) 
 
 
 def _real(value: Any) -> Any:
-    """Return a real number as it is; NaN, which passes no comparison, for other values, truth values among them."""
-    return value if isinstance(value, Real) and not isinstance(value, bool | np.bool_) else math.nan
+    """Return a real number as Python's; NaN, which passes no comparison, for other values, truth values among them."""
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        return math.nan
+    return value.item() if isinstance(value, np.generic) else value  # NumPy would round the bounds to its type
 
 
 def integer_problem(name: str, value: Any, least: int, most: float = math.inf, none: bool = False) -> str | None:

@@ -189,7 +189,7 @@ class SpectralOperators(Described):
         return self._times(-self._square, field)
 
     def inverse_laplacian(self, field: DistArray) -> DistArray:
-        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is ignored.
+        """Return f with lap f = `field` (local). If there is a constant mode, that of f is 0, and that of `field` is ignored.
 
         Parameters
         ----------
