@@ -189,7 +189,7 @@ class SpectralOperators(Described):
         return self._times(-self._square, field)
 
     def inverse_laplacian(self, field: DistArray) -> DistArray:
-        """Return f with lap f = `field` (local). If there is a constant mode, that of f is 0, and that of `field` is ignored.
+        """Return f with lap f = `field` (local). A constant mode of `field` is ignored, and that of f is 0.
 
         Parameters
         ----------
