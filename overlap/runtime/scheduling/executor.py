@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import pickle
 from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,8 +109,7 @@ class Executor:
         RankLost
             A rank is lost, so the ranks cannot agree on an error.
         """
-        clock = self._host.clock
-        started = clock()
+        started = perf_counter()
         agreements = Agreements(self.coordinator, waiting, self.rendezvous)
         try:
             if not self._begin(job, waiting, agreements):
@@ -122,7 +122,7 @@ class Executor:
             if job.timed:
                 job.computing_s = sum(slot.computing_s for slot in job.slots)
             else:
-                job.computing_s = clock() - started - waiting.waited_s
+                job.computing_s = perf_counter() - started - waiting.waited_s
             return self._outcome(problem)
         except (MPI.Exception, RankLost) as error:
             lost = None if self._guard is None else self._guard.loss(error, "a pipeline")

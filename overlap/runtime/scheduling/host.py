@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from time import perf_counter
 from typing import Any
 
 from mpi4py import MPI
@@ -62,18 +61,12 @@ class Host:
 
     Attributes
     ----------
-    clock : callable
-        Seconds, as `time.perf_counter`.
-    make_event : callable
-        Makes the `WakeEvent` of the issuing thread.
     test_some : callable
         Returns the indices in a list of the requests that have completed; None if none is active.
     hot_s : float
         Seconds for which a short exchange is polled without sleep.
     """
 
-    clock: Callable[[], float] = perf_counter
-    make_event: Callable[[], Any] = WakeEvent
     test_some: Callable[[list[Any]], list[int] | None] = MPI.Request.Testsome
     hot_s: float = HOT_S
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -66,7 +67,7 @@ class Polling(Waiting):
 
     def _watch(self, slot: Slot, operation: Operation | Pending) -> None:
         """Have the slot wait; the deadline counts at once or, in a thread that computes, when the thread is idle."""
-        slot.operation, slot.since_s = operation, self._clock()
+        slot.operation, slot.since_s = operation, perf_counter()
         if not self._here:
             self._outstanding[slot] = slot.since_s
 
@@ -77,7 +78,7 @@ class Polling(Waiting):
 
     def _watch_all(self) -> None:
         self._watching = True
-        now = self._clock()
+        now = perf_counter()
         for slot in self._awaiting():
             self._outstanding.setdefault(slot, now)
 
@@ -88,7 +89,7 @@ class Polling(Waiting):
 
     def _track(self, owner: Slot | Pending, request: Any) -> None:
         if not self._requests:
-            self._last_completion = self._clock()
+            self._last_completion = perf_counter()
         self._in_flight.append(owner)
         self._requests.append(request)
 
@@ -108,7 +109,7 @@ class Polling(Waiting):
 
     def wait(self, request: Any, label: object) -> None:
         with self.watched(label):
-            wait_for(request.Test, self._sleep, self._host.hot_s if self._idle() else 0.0, self._clock)
+            wait_for(request.Test, self._sleep, self._host.hot_s if self._idle() else 0.0, perf_counter)
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
         self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), AGREEMENT)
@@ -131,7 +132,7 @@ class Polling(Waiting):
                 self._pending.remove(owner)
             else:
                 slot = owner.slot if type(owner) is Pending else owner
-                self._end(slot, slot.since_s, self._clock())
+                self._end(slot, slot.since_s, perf_counter())
             del self._in_flight[place], self._requests[place]
         self.finish()
         return requests
@@ -149,10 +150,10 @@ class Polling(Waiting):
             return
         if self._here:
             self._watch_all()
-        started = self._clock()
+        started = perf_counter()
         hot = self._is_hot() and started - self._last_completion < self._host.hot_s
         self._sleep(0.0 if hot else self._sleep_s)
-        self.waited_s += self._clock() - started
+        self.waited_s += perf_counter() - started
 
     def _sleep(self, seconds: float) -> None:
         if self._wake_event is None:
@@ -166,7 +167,7 @@ class Polling(Waiting):
         done, error = self._done()
         if not done:
             return False
-        now = self._clock()
+        now = perf_counter()
         interval = (now - self._last_completion) / len(done)
         self._last_completion, self._interval_s = now, interval
         self._sleep_s = min(

@@ -13,6 +13,7 @@ The MPI calls are the same in all placements, so each rank chooses its own.
 from __future__ import annotations
 
 from threading import current_thread
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -20,7 +21,7 @@ from mpi4py import MPI
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .host import HOST, Host, issue
+from .host import HOST, Host, WakeEvent, issue
 from .slots import at_await
 
 if TYPE_CHECKING:
@@ -83,7 +84,6 @@ class Waiting:
         self._workers = workers
         self._here = here
         self._host = host
-        self._clock = host.clock
         self._awaited: Any = None  # the slot for which the issuing thread sleeps, or `EVERY`; guarded by `Job.lock`
         self._ready: list[Slot] = []  # slots with a step to run, if no workers take steps
         self._requests: list[Any] = []  # requests in flight
@@ -96,7 +96,7 @@ class Waiting:
         # none.
         self._token = None if here or workers is None else workers.core_tokens
         if workers is not None:
-            self._wake_event = host.make_event()
+            self._wake_event = WakeEvent()
             if here:
                 workers.wake = self._wake_event.ring
         job.posted = self.posted
@@ -275,12 +275,12 @@ class Waiting:
         if type(operation) is Persistent:
             self.wait_unused(operation)
         slot.operation = operation
-        started = slot.since_s = self._outstanding[slot] = self._clock()
+        started = slot.since_s = self._outstanding[slot] = perf_counter()
         try:
             error = issue(operation, blocking=False)
         finally:
             del self._outstanding[slot]
-            self.waited_s += self._clock() - started
+            self.waited_s += perf_counter() - started
         if not operation.requests:
             self.completed(slot, error)
             return None
@@ -385,11 +385,11 @@ class _Wait:
         waiting = self._waiting
         if waiting._token is not None:
             waiting._token.__enter__()
-        self._started = waiting._outstanding[self._label] = waiting._clock()
+        self._started = waiting._outstanding[self._label] = perf_counter()
 
     def __exit__(self, *exc_info: object) -> None:
         waiting, started = self._waiting, self._started
-        ended = waiting._clock()
+        ended = perf_counter()
         waiting.waited_s += ended - started
         waiting._end(self._label, started, ended)
         if waiting._token is not None:
@@ -404,12 +404,12 @@ class Blocking(Waiting):
         token = self._token
         if token is not None:
             token.__enter__()
-        started = self._outstanding[slot] = self._clock()
+        started = self._outstanding[slot] = perf_counter()
         try:
             error = issue(operation)
         finally:
             del self._outstanding[slot]
-            ended = self._clock()
+            ended = perf_counter()
             self.waited_s += ended - started
             if token is not None:
                 token.__exit__()
