@@ -162,6 +162,33 @@ def laid_out(values, layout):
     return array, whole
 
 
+def compare_transform(transform, given, truth, specs, layouts, close):
+    """Compare one transform with the truth; it changes neither its input nor what is around its result."""
+    (before, after), (source, target, read_only) = specs, layouts
+    assert before.global_shape == given.shape
+    assert after.global_shape == truth.shape
+    array, memory = laid_out(given[before.local_slice], source)
+    array.flags.writeable = not read_only
+    content = memory.tobytes()
+    out = around = None
+    if target is not None:
+        nothing = np.full(after.shape, 5, after.dtype)
+        out, around = laid_out(nothing, target)
+        guard = around.tobytes()
+    result = transform(array, out=out)
+    assert memory.tobytes() == content, "the input has changed"
+    if out is None:
+        assert type(result) is overlap.DistArray
+        assert result.global_shape == truth.shape
+    else:
+        assert result is out
+    assert result.dtype == after.dtype
+    close(result)
+    if out is not None:
+        out[...] = nothing
+        assert around.tobytes() == guard, "memory around `out` has changed"
+
+
 def raised(kind, function, *args, **kwargs):
     """The exception of this kind that the call raises."""
     try:
@@ -206,28 +233,15 @@ def _drawn(comm, rt, shape, dtype, norm, order, weights, wait, depth, chunk, see
             (plan.forward, u, forward_truth(u, norm, order), False),
             (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order), True),
         ):
-            assert specs[side].global_shape == given.shape
-            assert specs[not side].global_shape == truth.shape
-            array, memory = laid_out(given[specs[side].local_slice], source)
-            array.flags.writeable = not read_only
-            before = memory.tobytes()
-            out = around = None
-            if target is not None:
-                nothing = np.full(specs[not side].shape, 5, specs[not side].dtype)
-                out, around = laid_out(nothing, target)
-                guard = around.tobytes()
-            result = transform(array, out=out)
-            assert memory.tobytes() == before, "the input has changed"
-            if out is None:
-                assert type(result) is overlap.DistArray
-                assert result.global_shape == truth.shape
-            else:
-                assert result is out
-            assert result.dtype == specs[not side].dtype
-            assert_close(result, truth, specs[not side].local_slice, comm)
-            if out is not None:
-                out[...] = nothing
-                assert around.tobytes() == guard, "memory around `out` has changed"
+            before, after = specs[side], specs[not side]
+            compare_transform(
+                transform,
+                given,
+                truth,
+                (before, after),
+                (source, target, read_only),
+                lambda result: assert_close(result, truth, after.local_slice, comm),
+            )
 
 
 @on_ranks(1, 2, 3, exhaustive(4))

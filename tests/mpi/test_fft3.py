@@ -10,7 +10,17 @@ import pytest
 from hypothesis import strategies as st
 from marks import exhaustive, on_ranks
 from step_cases import added, labels_of, mpi_functions
-from test_fft2 import COMPLEX, LAYOUTS, MODES, WEIGHTS, laid_out, random, same_bits, same_everywhere, wide
+from test_fft2 import (
+    COMPLEX,
+    LAYOUTS,
+    MODES,
+    WEIGHTS,
+    compare_transform,
+    random,
+    same_bits,
+    same_everywhere,
+    wide,
+)
 
 import overlap
 from overlap.arrays import mode_segments
@@ -214,33 +224,20 @@ def _drawn(
             (plan.forward, u, forward_truth(u, shape, norm, order, dealias), False),
             (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order, dealias), True),
         ):
-            assert specs[side].global_shape == given.shape
-            assert specs[not side].global_shape == truth.shape
-            array, memory = laid_out(given[specs[side].local_slice], source)
-            array.flags.writeable = not read_only
-            before = memory.tobytes()
-            out = around = None
-            if target is not None:
-                nothing = np.full(specs[not side].shape, 5, specs[not side].dtype)
-                out, around = laid_out(nothing, target)
-                guard = around.tobytes()
-            result = transform(array, out=out)
-            assert memory.tobytes() == before, "the input has changed"
-            if out is None:
-                assert type(result) is overlap.DistArray
-                assert result.global_shape == truth.shape
-            else:
-                assert result is out
-            assert result.dtype == specs[not side].dtype
+            before, after = specs[side], specs[not side]
             kept = 1.0
             if dealias and not side:
                 full = np.linalg.norm(np.fft.fftn(wide(u), axes=AXES))
                 back = np.fft.fftn(backward_truth(truth, shape, dtype, norm, order, dealias), axes=AXES)
                 kept = np.linalg.norm(back) / full if full else 1.0
-            assert_close(comm, result, truth, specs[not side].local_slice, kept)
-            if out is not None:
-                out[...] = nothing
-                assert around.tobytes() == guard, "memory around `out` has changed"
+            compare_transform(
+                transform,
+                given,
+                truth,
+                (before, after),
+                (source, target, read_only),
+                lambda result: assert_close(comm, result, truth, after.local_slice, kept),
+            )
 
 
 @small_units()
