@@ -9,7 +9,7 @@ import numpy as np
 from leftovers import descriptors, duplicates
 from mpi4py import MPI
 from test_edges import handling
-from test_fft2 import random, same_bits
+from truth import random, same_bits
 
 import overlap
 from campaign.fault_cases import KINDS

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import numpy as np
 from test_errors import SLICES, Program
-from test_fft2 import random, same_bits
 from test_fft2_errors import Boom, _sites, failing, nothing_fails
 from test_inputs import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
+from truth import random, same_bits
 
 import overlap
 from overlap.fft.planning.settings import Settings

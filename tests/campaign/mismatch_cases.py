@@ -4,8 +4,8 @@ import os
 from functools import partial
 
 import numpy as np
+from everywhere import raised, same_everywhere
 from mpi4py import MPI
-from test_errors import raised, same_message
 from test_fft2_errors import OTHER_ARGUMENTS, grouped
 
 import overlap
@@ -59,7 +59,7 @@ def arguments(comm, number):
     error = raised(
         overlap.InputError, overlap.FFT2, comm, **grouped(good | (change if comm.rank == comm.size - 1 else {}))
     )
-    same_message(comm, error)
+    same_everywhere(comm, str(error))
 
 
 def tuning(comm, folder, by_environment):
@@ -70,7 +70,7 @@ def tuning(comm, folder, by_environment):
     if by_environment:
         os.environ["OVERLAP_TUNING"] = path
     error = raised(overlap.InputError, overlap.FFT2, comm, (2, 4, 4), **{} if by_environment else {"tuning": path})
-    same_message(comm, error)
+    same_everywhere(comm, str(error))
 
 
 def _calls_of_plans(rt):
@@ -115,7 +115,7 @@ def objects(comm, kind, seed):
         for _ in range(20):
             one, other = chance.choice(len(calls), 2, replace=False)
             error = raised(overlap.InputError, calls[other if comm.rank == comm.size - 1 else one])
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             for number in (one, other):
                 result = calls[number]()
                 if number not in meaningless and result is not None:

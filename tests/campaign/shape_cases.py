@@ -2,7 +2,7 @@
 
 import numpy as np
 from test_compat import FAST, OPTIONS, _against_numpy
-from test_fft2 import assert_close, forward_truth, random
+from truth import assert_close, forward_truth, random
 
 import overlap
 from overlap import InputError

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 from mpi4py import MPI
-from test_fft2 import random, same_bits
 from test_fft2_errors import failing, nothing_fails
+from truth import random, same_bits
 
 import overlap
 from campaign.fault_cases import KINDS, _failing_as, _outcome

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
-from test_fft2 import same_bits
+from truth import same_bits
 
 import overlap
 from campaign.fault_cases import KINDS

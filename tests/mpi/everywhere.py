@@ -1,13 +1,31 @@
-"""What must be the same on all ranks."""
+"""How calls end, and what must be the same on all ranks."""
 
 
-def raises_everywhere(comm, kind, text, function):
-    """Every rank raises an exception of this kind, with this text, and with the same words."""
+def outcome(function, *args, **kwargs):
+    """The exception that a call raises, or None."""
     try:
-        function()
-    except kind as error:
-        found = str(error)
-        assert text in found, found
-    else:
-        raise AssertionError(f"expected {kind.__name__}: {text}")
-    assert len(set(comm.allgather(found))) == 1, comm.allgather(found)
+        function(*args, **kwargs)
+    except BaseException as error:
+        return error
+
+
+def raised(kind, function, *args, **kwargs):
+    """The exception that a call raises: of this class, or one of these, and of none derived from it."""
+    error = outcome(function, *args, **kwargs)
+    if type(error) not in (kind if isinstance(kind, tuple) else (kind,)):
+        raise AssertionError(f"expected {kind}, received {error!r}") from error
+    return error
+
+
+def same_everywhere(comm, value):
+    values = comm.allgather(value)
+    assert all(other == values[0] for other in values), values
+
+
+def raises_everywhere(comm, kind, text, function, *args, **kwargs):
+    """The exception of this kind that every rank raises, with the same words; `text`, or all of several, is in them."""
+    error = raised(kind, function, *args, **kwargs)
+    same_everywhere(comm, str(error))
+    for one in (text,) if isinstance(text, str) else text:
+        assert one in str(error), error
+    return error

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from overlap.compiled.mpi import mpi_function
+from overlap.fft.engine import stage, staged
 from overlap.fft.engine.steps import Call, Exchange, Split
 from overlap.runtime import plan_call
 
@@ -66,3 +67,20 @@ def mpi_functions(replaced, *transforms):
             forget(transform)
             stack.callback(forget, transform)
         yield
+
+
+@contextmanager
+def small_units(nbytes=2**16):
+    """Small arrays have several units."""
+    modules, before = (stage, staged), stage.UNIT_NBYTES
+    for module in modules:
+        module.UNIT_NBYTES = nbytes
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.UNIT_NBYTES = before
+
+
+def grids(size):
+    return [(P, size // P) for P in range(1, size + 1) if size % P == 0]

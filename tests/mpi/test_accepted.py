@@ -4,8 +4,8 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
-from test_fft2 import same_everywhere
 
 import overlap
 import overlap.fft

@@ -5,9 +5,10 @@ import time
 import jobs
 import numpy as np
 import pytest
+from everywhere import raised
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_errors import WAITS, raised
+from test_errors import WAITS
 
 import overlap
 from overlap.collectives import Op

@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_runtime import WAITS, same_everywhere
+from test_runtime import WAITS
 
 import overlap
 from overlap.runtime.pipeline import SHORT_TRIALS, TRIALS

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
+from everywhere import outcome
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import outcome
 
 from overlap import compiled
 from overlap.collectives import Collectives, Op

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import threadpoolctl
 from communicators import few_left
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_fft2 import random, same_everywhere
+from truth import random
 
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray

@@ -8,7 +8,7 @@ import numpy as np
 from marks import exhaustive, on_ranks
 from test_compat import assert_close
 from test_distarray import folder
-from test_fft2 import random
+from truth import random
 
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, HDF5File, newDistArray, stand_in

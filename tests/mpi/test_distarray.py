@@ -9,9 +9,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_fft2 import same_everywhere
 
 import overlap
 from overlap import DistArray, InputError, RankError

@@ -10,10 +10,11 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from test_compat import FAST, assert_close, backward_truth, forward_truth, refusal
 from test_distarray import folder
-from test_fft2 import random, same_everywhere
+from truth import random
 
 import overlap.compat.mpi4py_fft as compat
 from overlap import RankError

@@ -14,6 +14,7 @@ import jobs
 import numpy as np
 import pytest
 from communicators import few_left
+from everywhere import outcome
 from marks import on_ranks
 from mpi4py import MPI
 
@@ -38,14 +39,6 @@ def handling(number, handler):
         assert signal.getsignal(number) is handler, "the user's handler was not put back"
     finally:
         signal.signal(number, before)
-
-
-def outcome(function, *args, **kwargs):
-    """The exception that a call raises, or None."""
-    try:
-        function(*args, **kwargs)
-    except BaseException as error:
-        return error
 
 
 def same_error(comm, error, kind, *texts):

@@ -23,11 +23,11 @@ import numba
 import numpy as np
 import processes
 import pytest
+from everywhere import outcome
 from generated import Call, Lab, Watch, called
 from generated_recipes import SUBJECTS
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import outcome
 from test_errors import Boom
 from test_generated import FIRST, ROW_S, _end, _first, _Problems, _Rows, subjects_of
 

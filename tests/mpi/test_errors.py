@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 
@@ -88,23 +89,9 @@ class Program:
         np.testing.assert_array_equal(self.out, row + size * row.sum(axis=1, keepdims=True))
 
 
-def raised(kind, function, *args, **kwargs):
-    """The exception of this kind that the call raises."""
-    try:
-        function(*args, **kwargs)
-    except kind as error:
-        return error
-    raise AssertionError(f"expected {kind.__name__}, nothing was raised")
-
-
-def same_message(comm, error):
-    messages = comm.allgather(str(error))
-    assert len(set(messages)) == 1, messages
-
-
 def check_slice_error(comm, error, rank, z, cause=Boom):
     """One SliceError for all, with the origin's exception as its cause there."""
-    same_message(comm, error)
+    same_everywhere(comm, str(error))
     assert (error.rank, error.slice) == (rank, str(z)), error
     assert f"slice {z} failed on rank {rank}" in str(error)
     assert cause.__name__ in error.traceback_text and cause.__name__ in error.summary
@@ -207,7 +194,7 @@ def test_several_ranks_at_once(comm):
 
             for shift in (0, 2):
                 error = raised(overlap.SliceError, program, range(9), comm.rank + shift)
-                same_message(comm, error)
+                same_everywhere(comm, str(error))
                 assert error.slice == str(error.rank + shift)
                 assert error.__cause__ is None or f"of rank {comm.rank}" in str(error.__cause__)
                 program(range(9), -1)
@@ -275,7 +262,7 @@ def test_different_programs(comm):
                 if comm.size > 1:
                     pipeline = rt.pipelined(program(kind if comm.rank == odd else "usual"))
                     error = raised(overlap.SliceError, pipeline, range(6))
-                    same_message(comm, error)
+                    same_everywhere(comm, str(error))
                     assert "await different operations" in str(error)
                 rt.pipelined(program("usual"))(range(6))
 
@@ -295,7 +282,7 @@ def test_truncated(comm):
                 await rt.comm.Barrier()
 
             error = raised(overlap.SliceError, program, range(10), bad)
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             program(range(10), -1)
 
 
@@ -349,9 +336,9 @@ def test_program_that_cannot_be_called(comm):
                 assert "expected a coroutine function (`async def`) as program, received" in str(error), error
                 assert "plain" in str(error) and not calls
             error = raised(overlap.SliceError, rt.pipelined(lambda z: None), range(5))
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             error = raised(overlap.SliceError, rt.pipelined(program), range(5), "too many")
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             for function in (program, functools.partial(program), lambda z: program(z)):
                 rt.pipelined(function)(range(5))
             rt.pipelined(functools.wraps(program)(passes_on))(range(5))
@@ -379,7 +366,7 @@ def test_rejected_awaits(comm):
             for skeleton, bad in product((None, "agree", known), (0, 4)):
                 pipeline = rt.pipelined(program, skeleton=skeleton)
                 error = raised(overlap.SliceError, pipeline, range(6), bad)
-                same_message(comm, error)
+                same_everywhere(comm, str(error))
                 assert error.slice == str(bad), error
                 lines = [line.strip() for line in error.traceback_text.splitlines()]
                 assert [line for line in lines if line.startswith("await")] == awaits, error
@@ -428,7 +415,7 @@ def test_programs_that_clean_up(comm):
             for function in (polite, awaits_again, raises_again):
                 pipeline = rt.pipelined(function)
                 error = raised(overlap.SliceError, pipeline, range(12), 5 if comm.rank == 0 else -1)
-                same_message(comm, error)
+                same_everywhere(comm, str(error))
                 assert error.slice == "5" and error.rank == 0, error
                 pipeline(range(12), -1)
             assert len(cleaned) >= 12

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import test_bracket
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_fft2 import WAITS, raised, random, same_bits, same_everywhere
-from test_fft3 import small_units
+from step_cases import small_units
+from truth import WAITS, random, same_bits
 
 import overlap
 import overlap.fft

@@ -7,10 +7,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 from step_cases import added, is_exchange, labels_of, mpi_functions
-from test_fft2 import COMPLEX, assert_close, forward_truth, raised, random, same_bits, same_everywhere
+from truth import COMPLEX, assert_close, forward_truth, random, same_bits
 
 import overlap
 from overlap.fft.planning.settings import Settings

@@ -6,8 +6,8 @@ from unittest import mock
 
 import numpy as np
 from marks import exhaustive, on_ranks
-from test_fft2 import assert_close, random, same_bits
-from test_fft3 import small_units
+from step_cases import small_units
+from truth import assert_close, random, same_bits
 
 import overlap
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from communicators import few_left
 from marks import on_ranks
-from test_fft2 import assert_close, forward_truth, random
+from truth import assert_close, forward_truth, random
 
 import overlap
 from overlap.fft import Settings

@@ -1,31 +1,21 @@
 """`FFT3` on 1 to 6 ranks and two MPI libraries."""
 
 import time
-from contextlib import contextmanager
 from itertools import product
 
 import drawing
 import numpy as np
 import pytest
+from everywhere import same_everywhere
 from hypothesis import strategies as st
 from marks import exhaustive, on_ranks
-from step_cases import added, labels_of, mpi_functions
-from test_fft2 import (
-    COMPLEX,
-    LAYOUTS,
-    MODES,
-    WEIGHTS,
-    compare_transform,
-    random,
-    same_bits,
-    same_everywhere,
-    wide,
-)
+from step_cases import added, grids, labels_of, mpi_functions, small_units
+from test_fft2 import LAYOUTS, MODES, WEIGHTS
+from truth import COMPLEX, compare_transform, random, same_bits, wide
 
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import stage, staged
 
 LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
 CASE = st.fixed_dictionaries(
@@ -94,24 +84,7 @@ SETTINGS = [(None, None, None), (1, 1, None), (3, 1, 0.5), (2, 4, 1.0), (2, 1, 1
 AXES = (-3, -2, -1)
 
 
-@contextmanager
-def small_units(nbytes=2**16):
-    """Small arrays have several units."""
-    modules, before = (stage, staged), stage.UNIT_NBYTES
-    for module in modules:
-        module.UNIT_NBYTES = nbytes
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.UNIT_NBYTES = before
-
-
 # ---- truth -----------------------------------------------------------------------------------
-
-
-def grids(size):
-    return [(P, size // P) for P in range(1, size + 1) if size % P == 0]
 
 
 def fine_lengths(shape, dealias):

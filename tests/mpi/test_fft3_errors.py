@@ -5,12 +5,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from step_cases import mpi_functions
-from test_fft2 import raised, random, same_bits, same_everywhere
+from step_cases import mpi_functions, small_units
 from test_fft2_errors import grouped, nothing_fails, step_fails
-from test_fft3 import assert_close, forward_truth, small_units
+from test_fft3 import assert_close, forward_truth
+from truth import random, same_bits
 
 import overlap
 

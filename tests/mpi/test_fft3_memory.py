@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from communicators import few_left
 from marks import exhaustive, on_ranks
-from test_fft2 import random
+from step_cases import grids, small_units
 from test_fft2_errors import grouped
-from test_fft3 import assert_close, forward_truth, grids, small_units
+from test_fft3 import assert_close, forward_truth
+from truth import random
 
 import overlap
 

@@ -4,10 +4,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
-from test_fft2 import COMPLEX, raised, random, same_bits, same_everywhere
+from step_cases import small_units
 from test_fft2_errors import Boom
-from test_fft3 import assert_close, backward_truth, forward_truth, small_units
+from test_fft3 import assert_close, backward_truth, forward_truth
+from truth import COMPLEX, random, same_bits
 
 import overlap
 

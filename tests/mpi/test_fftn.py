@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
-from test_fft2 import wide
 from test_kinds import along, assert_close
+from truth import wide
 
 import overlap
 from overlap import FFTN, InputError

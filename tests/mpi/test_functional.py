@@ -4,10 +4,9 @@ from itertools import permutations
 
 import numpy as np
 import scipy.fft
+from everywhere import outcome, raised, same_everywhere
 from marks import on_ranks
 from mpi4py import MPI
-from test_edges import outcome
-from test_fft2 import raised, same_everywhere
 
 import overlap
 from overlap import fft

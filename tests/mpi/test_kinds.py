@@ -8,8 +8,8 @@ import scipy.fft
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_fft2 import random, same_bits, wide
-from test_fft3 import grids, small_units
+from step_cases import grids, small_units
+from truth import random, same_bits, wide
 
 import overlap
 from overlap import FFT2, FFT3, InputError

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from everywhere import raised
 from marks import on_ranks
 from mpi4py import MPI
-from test_errors import raised
 
 import overlap
 from overlap.compat.mpi4py_fft import PFFT

@@ -16,10 +16,10 @@ import commands
 import numpy as np
 import processes
 import pytest
+from everywhere import outcome, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import outcome
-from test_errors import Boom, same_message
+from test_errors import Boom
 
 import overlap
 from overlap.collectives import Collectives
@@ -341,7 +341,7 @@ def different_ends(comm):
     use()
     error = outcome(rt.close if comm.rank == 0 else use)
     assert type(error) is overlap.InputError and "closing a runtime" in str(error), error
-    same_message(comm, error)
+    same_everywhere(comm, str(error))
     if comm.rank:
         assert type(outcome(use)) is overlap.InputError  # again, without waiting for anybody
     rt.close()

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import threadpoolctl
 from communicators import few_left
+from everywhere import outcome
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import Boom, handling, outcome
+from test_edges import Boom, handling
 from test_runtime import WAITS, Spy
 
 import overlap

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 from marks import on_ranks
-from test_fft2 import random, same_bits
+from truth import random, same_bits
 
 import overlap
 

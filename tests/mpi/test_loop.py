@@ -9,10 +9,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from step_cases import added
-from test_errors import raised, same_message
-from test_fft2 import random, same_bits
+from truth import random, same_bits
 
 import overlap
 
@@ -48,7 +48,7 @@ def test_every_step_fails(comm, workers):
                     adding = added(transform, lambda task, step: True, fail)
                     with adding if comm.rank == origin else nullcontext():
                         error = raised(overlap.SliceError, transform, given)
-                    same_message(comm, error)
+                    same_everywhere(comm, str(error))
                     assert error.rank == origin and "Boom" in error.summary, (make, wait, number, str(error))
                     assert same_bits(transform(given), expected), (make, wait, number)
 

@@ -4,9 +4,8 @@ import copy
 import pickle
 
 import numpy as np
+from everywhere import outcome, raised, same_everywhere
 from marks import on_ranks
-from test_edges import outcome
-from test_fft2 import raised, same_everywhere
 
 import overlap
 

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
-from test_fft2 import COMPLEX, WAITS, assert_close, backward_truth, forward_truth, laid_out, random, same_bits
+from truth import COMPLEX, WAITS, assert_close, backward_truth, forward_truth, laid_out, random, same_bits
 
 import overlap
 

@@ -5,10 +5,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
-from test_fft2 import assert_close, forward_truth, raised, random, same_bits, same_everywhere
 from test_fft2_errors import Boom, failing, nothing_fails, step_fails
 from test_pointwise import local, spectra
+from truth import assert_close, forward_truth, random, same_bits
 
 import overlap
 from overlap.compiled import njit

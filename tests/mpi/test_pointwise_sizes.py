@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
-from test_fft2 import assert_close, backward_truth, forward_truth, wide
 from test_pointwise import Modes, local, points_of, spectra, whole
+from truth import assert_close, backward_truth, forward_truth, wide
 
 import overlap
 

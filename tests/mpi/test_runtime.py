@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import jobs
 import numpy as np
 import pytest
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 
@@ -16,12 +17,6 @@ from overlap.runtime.requests.requests import Operation
 
 WAITS = ("off", "block", "poll")
 PATIENCE_S = 20  # for something that must come; only a failing test waits that long
-
-
-def same_everywhere(comm, value):
-    """Assert that all ranks hold the same value, and show all if not."""
-    values = comm.allgather(value)
-    assert all(other == values[0] for other in values), values
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import numpy as np
 from marks import exhaustive, on_ranks
-from test_fft2 import random, same_bits
+from truth import random, same_bits
 
 import overlap
 

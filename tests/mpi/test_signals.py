@@ -11,10 +11,11 @@ from unittest.mock import patch
 
 import numpy as np
 import test_edges
+from everywhere import outcome, raised, same_everywhere
 from marks import on_ranks
 from mpi4py import MPI
-from test_edges import SLICES, WAITS, Boom, Sums, handling, outcome, same_error
-from test_errors import PATIENCE_S, raised, same_message
+from test_edges import SLICES, WAITS, Boom, Sums, handling, same_error
+from test_errors import PATIENCE_S
 
 import overlap
 from overlap.fft.planning import tournament
@@ -169,7 +170,7 @@ def test_interrupted(comm):
             if comm.rank == rank:
                 error = error.__cause__
                 assert isinstance(error, overlap.SliceError)
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             assert "KeyboardInterrupt" in str(error) and error.rank == rank
             assert signal.getsignal(signal.SIGINT) is handler
             program(range(12), -1)

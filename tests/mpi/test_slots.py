@@ -4,9 +4,10 @@ import threading
 from functools import partial
 
 import numpy as np
+from everywhere import same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_runtime import PATIENCE_S, WAITS, same_everywhere
+from test_runtime import PATIENCE_S, WAITS
 
 import overlap
 from overlap.runtime import barrier, parallel, worker_index

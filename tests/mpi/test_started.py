@@ -5,9 +5,9 @@ import gc
 import jobs
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_errors import raised, same_message
 
 import overlap
 from overlap.runtime import all_of, start, wait_for_slices
@@ -151,7 +151,7 @@ def test_persistent(comm):
             await refused
 
         error = raised(overlap.SliceError, rt.pipelined(first_await, depth=1), range(1))
-        same_message(comm, error)
+        same_everywhere(comm, str(error))
         assert "TypeError: message: expecting buffer" in error.summary, error
 
 
@@ -168,7 +168,7 @@ def test_what_is_started_wakes_nobody(comm):
 
         pipeline = rt.pipelined(program, depth=2)
         error = raised(overlap.SliceError, pipeline, range(4))
-        same_message(comm, error)
+        same_everywhere(comm, str(error))
         assert "for ever" in error.summary, error
 
 
@@ -207,7 +207,7 @@ def test_pending_at_the_end(comm):
                     error = raised(
                         overlap.SliceError, rt.pipelined(program, skeleton=program if known else None), range(slices)
                     )
-                    same_message(comm, error)
+                    same_everywhere(comm, str(error))
                     assert words in error.summary, error
                     rt.pipelined(right, skeleton=right if known else None)(range(3))
 
@@ -245,7 +245,7 @@ def test_failing_with_one_pending(comm):
             for slices in (1, 5):
                 for place in range(5):
                     error = raised(overlap.SliceError, pipeline, range(slices), place, slices)
-                    same_message(comm, error)
+                    same_everywhere(comm, str(error))
                     assert f"step {place}" in error.summary and error.rank == size - 1, error
                 pipeline(range(slices), 0, 0)
 
@@ -271,7 +271,7 @@ def test_other_than_expected(comm):
             (mixed, None, "must await the same in every slice"),
         ):
             error = raised(overlap.SliceError, rt.pipelined(program, skeleton=known), range(4))
-            same_message(comm, error)
+            same_everywhere(comm, str(error))
             assert words in error.summary, error
         rt.pipelined(skeleton)(range(4))
 
@@ -316,7 +316,7 @@ def test_forgotten(comm):
             ):
                 for skeleton_ in (known, None):
                     error = raised(overlap.SliceError, rt.pipelined(program, skeleton=skeleton_), range(slices))
-                    same_message(comm, error)
+                    same_everywhere(comm, str(error))
                     assert words in error.summary, error
             rt.pipelined(kept)(range(slices))
         for skeleton_ in (nothing, None):

@@ -11,8 +11,9 @@ from pathlib import Path
 import jobs
 import numpy as np
 import pytest
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
-from test_fft2 import raised, random, same_bits, same_everywhere
+from truth import random, same_bits
 
 import overlap
 from overlap.fft import Settings, fourier

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+from everywhere import raised
 from marks import on_ranks
-from test_fft2 import raised, random, same_bits
 from test_tuning_mpi import DTYPE, FIELDS, disturb, kernels_need_no_planning, product_of
+from truth import random, same_bits
 
 import overlap
 from overlap.fft import bracket

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import numpy as np
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
+from step_cases import small_units
 from test_bracket import SPACING, modes, run
-from test_fft3 import small_units
 
 import overlap
 from overlap import FFT2, FFT3, Blocks, Halo, InputError, agreed_blocks
