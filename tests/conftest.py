@@ -22,6 +22,8 @@ settings.load_profile("any machine")
 
 # Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
 # slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.
+# What some thousand processes import is compiled once, whatever somebody's environment says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OVERLAP_CACHE"] = ""  # no test depends on what another run has found
 os.environ.pop("COLUMNS", None)  # nor on the width of somebody's terminal, which pytest-xdist hands on
 os.environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"

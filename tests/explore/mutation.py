@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
@@ -37,21 +38,24 @@ class Within:
     new: str
 
     def applied(self, trees: dict[str, ast.Module]) -> None:
-        """Make the change in the syntax trees of all modules.
+        """Make the change in the syntax trees of all modules: in a copy of the one that it concerns.
 
         Raises
         ------
         Outdated
             The function, or what is to be replaced, is not there, or more than once.
         """
-        found = [function for tree in trees.values() for function in _named(tree, self.function.split("."))]
+        names = self.function.split(".")
+        found = [module for module, tree in trees.items() for _ in _named(tree, names)]
         if len(found) != 1:
             raise Outdated(f"expected one function {self.function}, found {len(found)}")
+        tree = trees[found[0]] = deepcopy(trees[found[0]])
+        (function,) = _named(tree, names)
         old, new = _parsed(self.old), _parsed(self.new)
         if isinstance(old, ast.expr) != isinstance(new, ast.expr):
             old, new = _statements(old), _statements(new)
         change = _Expression(old, new) if isinstance(old, ast.expr) else _Statements(old, new)
-        change.visit(found[0])
+        change.visit(function)
         if change.count != 1:
             raise Outdated(f"{self.function}: expected once, found {change.count} times:\n{self.old}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from copy import deepcopy
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -52,7 +53,7 @@ def load(edits=()):
     global _versions
     _versions += 1
     root = f"explored_{_versions}"
-    trees = {name: ast.parse((PACKAGE / path).read_text()) for name, path in MODULES.items()}
+    trees = {name: _parsed(path) for name, path in MODULES.items()}
     for edit in edits:
         if isinstance(edit, Within):
             edit.applied(trees)
@@ -83,6 +84,18 @@ def load(edits=()):
         if not isinstance(edit, Within):
             edit(runtime)
     return runtime
+
+
+@cache
+def _parsed(path):
+    """The syntax tree of a file of the package. All versions share it: who changes it, changes a copy."""
+    return ast.parse((PACKAGE / path).read_text())
+
+
+@cache
+def _code(path, tree):
+    """Code of a tree with preemption points. Versions with the same tree share it: an edit changes one file's."""
+    return compile(ast.fix_missing_locations(_Points().visit(deepcopy(tree))), str(PACKAGE / path), "exec")
 
 
 def _dotted(part):
@@ -117,11 +130,10 @@ class _Finder:
         if module.__spec__.submodule_search_locations is not None:
             return
         name = rest.rpartition(".")[2]
-        tree = ast.fix_missing_locations(_Points().visit(self._trees[name]))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
         vars(module)["__explore_preempt__"] = threads.preempt
         vars(module).update({f"__explore_{key}__": value for key, value in TAKEN_FROM.items()})
-        exec(compile(tree, str(PACKAGE / MODULES[name]), "exec"), vars(module))
+        exec(_code(MODULES[name], self._trees[name]), vars(module))
 
 
 def _point():
