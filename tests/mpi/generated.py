@@ -297,9 +297,9 @@ def wrong_arguments(
                 yield name, value, {**good, name: bad}, value == "None" and none
 
 
-def representative(row: str, values: Mapping[str, bool]) -> tuple[str, bool]:
-    """The value that stands for all of a parameter's where there is no time for all, and what is known of it."""
-    return list(values.items())[crc32(row.encode()) % len(values)]
+def representative(of: str, choices: Mapping[str, Any]) -> tuple[str, Any]:
+    """The bad value of a parameter, or the parameter of a call, that stands for all where there is no time for all."""
+    return list(choices.items())[crc32(of.encode()) % len(choices)]
 
 
 class Watch:

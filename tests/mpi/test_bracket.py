@@ -114,7 +114,7 @@ def test_same_bits_on_any_ranks(comm):
             part.Free()
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_repeated_calls(comm):
     """Calls with the same arrays and with others give the same bits, with any number of planes and in every way."""
     for slices, planes, nky, wait in [
@@ -153,7 +153,7 @@ def test_speed(comm):
     assert abs(largest - k) <= 0.05 * k  # the crest lies between points of the grid
 
 
-@on_ranks(1, 2, 3, "openmpi-2", exhaustive("openmpi-3"))
+@on_ranks(1, exhaustive(2), 3, "openmpi-2", exhaustive("openmpi-3"))
 def test_own_program(comm):
     """`apply` inside a slice program with other awaits."""
     shape = (6, 4, 5, 7)
@@ -174,7 +174,7 @@ def test_own_program(comm):
         assert (sums == comm.size).all()
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_old_argument_of_apply(comm):
     """`apply` accepts `compute`, and warns in the slice program: False awaits the same, and computes nothing."""
     shape = (4, 4, 5, 7)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from communicators import few_left
 from everywhere import outcome
-from marks import on_ranks
+from marks import exhaustive, on_ranks
 from mpi4py import MPI
 
 import overlap
@@ -128,7 +128,7 @@ def user_threads(comm):
 # ---- what all ranks do together --------------------------------------------------------------
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_collective_section(comm):
     """An exception on some rank is one exception on all, wherever the others are by then."""
     bad = comm.rank == comm.size - 1
@@ -212,7 +212,7 @@ def test_different_calls(comm):
         sums.check()
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_collectives(comm):
     """The library's own collectives against what is known."""
     with overlap.Runtime(comm) as rt:
@@ -239,7 +239,7 @@ def test_collectives(comm):
         same_error(comm, error, overlap.RankError, "rank 0", "pickle")
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_pickled_errors(comm):
     """What calls have raised can be pickled, with its attributes, and an exception of the user's, too."""
     odd = ValueError("one of mine")
@@ -325,7 +325,7 @@ def dropped_on_some_ranks(comm, count):
 
 @on_ranks(3, fresh=True)
 def test_dropped_runtimes_on_3(comm):
-    dropped_on_some_ranks(comm, count=200)
+    dropped_on_some_ranks(comm, count=60)
 
 
 @on_ranks(1, fresh=True)
@@ -378,7 +378,8 @@ def out_of_memory(number):
 
 
 @on_ranks(2, fresh=True)
-def test_plans_that_fail_on_one_rank(comm):
+@pytest.mark.parametrize("numbers", [(1, 4, 12, 33), exhaustive((2, 7, 20, 50))])
+def test_plans_that_fail_on_one_rank(comm, numbers):
     """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
 
     def remade(make, use):
@@ -395,7 +396,7 @@ def test_plans_that_fail_on_one_rank(comm):
     }
     for name, make in makers.items():
         failures = 0
-        for number in (1, 2, 4, 7, 12, 20, 33, 50):
+        for number in numbers:
             if comm.rank == 0:
                 with out_of_memory(number):
                     error = outcome(make)

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from marks import on_ranks
+from marks import exhaustive, on_ranks
 
 ITERATIONS = {2: 19, 4: 40, 8: 80}  # with the inverse diagonal blocks, to 1e-8; computed beforehand, serially
 
 
-@on_ranks(1, 3)
+@on_ranks(exhaustive(1), 3)
 def test_cubes(comm):
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "elasticity"))
     import run

@@ -373,7 +373,7 @@ def test_reported_once(comm: MPI.Intracomm) -> None:
         assert rt.coordinator.maximum(comm.rank) == comm.size - 1
 
 
-@on_ranks(exhaustive(2), "openmpi-2", env=MULTIPLE)
+@on_ranks(2, exhaustive("openmpi-2"), env=MULTIPLE)
 def test_a_thread_tells_it(comm):
     test_calls_of_arrays(comm)
     test_calls_of_data(comm)

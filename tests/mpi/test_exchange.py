@@ -85,7 +85,7 @@ def transforms(comm, kind, shape, dtype, waits=WAITS, **options):
         assert all(map(same_bits, found, results[0]))
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 @pytest.mark.parametrize("shape, dtype", PLANES)
 def test_planes(comm, shape, dtype):
     transforms(comm, kind="FFT2", shape=shape, dtype=dtype)
@@ -104,7 +104,7 @@ def test_planes_of_other_layouts(comm, options):
     transforms(comm, kind="FFT2", shape=(7, 13, 10), dtype="f8", **options)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 @pytest.mark.parametrize("shape, dtype", FIELDS)
 def test_fields(comm, shape, dtype):
     transforms(comm, kind="FFT3", shape=shape, dtype=dtype)
@@ -352,7 +352,7 @@ def test_arguments(comm):
                     assert 2 * plan.forward.nbytes_per_slice() == doubles.forward.nbytes_per_slice()
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_redistribution(comm):
     """Arrays that are split otherwise by singles, on any shares; errors on all ranks."""
     last = comm.rank == comm.size - 1

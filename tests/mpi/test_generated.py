@@ -352,7 +352,8 @@ def bad_arguments(
                     problems.append(f"{subject.name}.{name}: {problem}")
                 if call.trusted:
                     continue
-                for parameter, values in _values(wrong_arguments(function, good())):
+                found = _values(wrong_arguments(function, good()))
+                for parameter, values in found if every or not found else [representative(name, dict(found))]:
                     row = f"{subject.name}.{name}({parameter}"
                     values = {
                         value: none for value, none in values.items() if f"{parameter}={value}" not in call.skipped

@@ -14,7 +14,7 @@ from test_gkv import BOX, SMALL, configured, operator, set_random
 # ---- boundary, fields, entropy -------------------------------------------------------------------
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_boundary_against_its_closed_form(comm):
     """phi beyond the ends is its continuation along the field line, or 0.
 

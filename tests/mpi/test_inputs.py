@@ -172,7 +172,7 @@ def test_signals_and_arguments(comm, wait):
     bad_input_of_one_rank(comm, wait=wait)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_what_compares_equal(comm):
     """Values that compare equal agree, whatever their types; others do not."""
     for same in (

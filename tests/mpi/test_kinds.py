@@ -80,7 +80,7 @@ def placed(kind, dtype, count):
 # ---- cases -----------------------------------------------------------------------------------
 
 
-@on_ranks(1, 2, 3, "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, "openmpi-2")
 def test_like_scipy(comm, every=False):
     """All kinds and norms, in all places; by default each kind in two places, with one norm and type."""
     norms, dtypes, number = cycle(NORMS), cycle(DTYPES), cycle(range(4))

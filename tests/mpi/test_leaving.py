@@ -367,7 +367,7 @@ def after_a_while(comm):
     wait_for_departures()
 
 
-@on_ranks(exhaustive(2), "openmpi-2", env=MULTIPLE, fresh=True)
+@on_ranks(2, exhaustive("openmpi-2"), env=MULTIPLE, fresh=True)
 def test_a_thread_tells_the_others(comm):
     # First, in processes of their own: as long as an object is there that other cases have left, hooks are installed
     # already, and a report that waits for the next call keeps its object.

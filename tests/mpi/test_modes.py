@@ -2,7 +2,7 @@
 
 import numpy as np
 from everywhere import raises_everywhere
-from marks import on_ranks
+from marks import exhaustive, on_ranks
 from test_fftn import whole_of
 
 import overlap
@@ -71,7 +71,7 @@ def kept(comm, make, shape, dtype, modes, axes, norm=None, wait="off", **options
         return plan.forward.nbytes_per_slice() * plan.forward.slices
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_modes(comm):
     """Odd and even numbers, all plans, types, norms and orders."""
     kept(comm, FFT2, (2, 12, 15), "c16", (7, 5), (1, 2))
@@ -95,7 +95,7 @@ def test_modes(comm):
             assert again.spectrum.global_shape == plan.spectrum.global_shape == (4, 7, 4)
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_modes_refused(comm):
     """What cannot be is one error on all ranks."""
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import test_edges
 from everywhere import outcome, raised, same_everywhere
-from marks import on_ranks
+from marks import exhaustive, on_ranks
 from mpi4py import MPI
 from test_edges import SLICES, WAITS, Boom, Sums, handling, same_error
 from test_errors import PATIENCE_S
@@ -109,7 +109,7 @@ def quiet_handlers(comm, wait):
         assert len(seen) == 3 and any(seen), seen
 
 
-@on_ranks(1, 2, 3)
+@on_ranks(1, exhaustive(2), 3)
 def test_interrupted_together(comm):
     """Ctrl-C in the middle of planning: KeyboardInterrupt there, one RankError elsewhere."""
     with overlap.Runtime(comm, wait="poll", deadline_s=20) as rt:
