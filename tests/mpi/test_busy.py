@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from generated import Call, Lab, Subject, Watch, arguments_of, called
 from generated_recipes import ARGUMENTS, SUBJECTS
-from marks import on_ranks
+from marks import exhaustive, on_ranks
 from mpi4py import MPI
 from test_generated import FIRST, ROW_S, _end, _Problems, subjects_of
 
@@ -172,7 +172,7 @@ def test_closed_inside(comm: MPI.Intracomm) -> None:
             assert np.allclose(x, 3.0)
 
 
-@on_ranks(1, 2, "openmpi-1", "openmpi-2")
+@on_ranks(1, 2, exhaustive("openmpi-1"), exhaustive("openmpi-2"))
 def test_closed_beside(comm: MPI.Intracomm) -> None:
     """A thread's call goes on where the main thread closes, and a block that is left by an exception waits for it."""
     for wait in ("off", "block", "poll"):
@@ -203,7 +203,7 @@ def test_closed_beside(comm: MPI.Intracomm) -> None:
         plan.close()
 
 
-@on_ranks(1, 2, "openmpi-1", "openmpi-2")
+@on_ranks(1, 2, exhaustive("openmpi-1"), exhaustive("openmpi-2"))
 def test_left_beside(comm: MPI.Intracomm) -> None:
     """A block that is left by the `BusyError` of a second call waits for the first one, which goes on."""
     for wait in ("off", "block", "poll"):

@@ -127,7 +127,9 @@ def test_deadline_ends_the_job(wait, how, ranks):
 @pytest.mark.parametrize(
     "how, waits", [("absent", "a call of the pipeline forward of FFT2"), ("in a function", "Alltoallv on communicator")]
 )
-@pytest.mark.parametrize("wait, env", [("off", {}), ("poll", {}), exhaustive("block", {}), ("poll", BETWEEN_NODES)])
+@pytest.mark.parametrize(
+    "wait, env", [exhaustive("off", {}), ("poll", {}), exhaustive("block", {}), ("poll", BETWEEN_NODES)]
+)
 def test_deadline_ends_the_job_in_a_call_of_a_plan(wait, how, waits, env):
     args = {"wait": wait, "how": how, "deadline_s": 1}
     result = jobs.run_job("test_deadlines:lost_from_a_plan", 2, expect_failure=True, args=args, env=env)

@@ -402,7 +402,7 @@ def test_arithmetic(comm):
             raise AssertionError("two distributions were combined")
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_of_plans(comm):
     """The arrays of a plan: one slice of the batch is gathered."""
     with overlap.FFT2(comm, (3, 8, 8), "f8", settings={"wait": "off"}) as plan:
@@ -473,7 +473,7 @@ def values_of(spec):
     return np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)[spec.local_slice]
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_parts(comm):
     """Parts of the global array by global positions."""
     whole = values()
@@ -504,7 +504,7 @@ def test_pickles(comm):
             assert_is(found, {id(u): whole}.get(id(array), whole.T if array.ndim == 3 else whole[..., None]))
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_redistributed(comm):
     """Every way to split, from every other."""
     for dtype in ("f8", "c8", "?"):
@@ -624,7 +624,7 @@ class folder:
         self.comm.Barrier()
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_files(comm):
     """What was saved is loaded, by other splits too, and has named axes for h5py and xarray."""
     import h5py

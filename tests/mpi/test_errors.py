@@ -234,7 +234,7 @@ def test_results_survive(comm):
             assert (recv[0] == 0).all()  # the first slice's buffers are no scratch
 
 
-@on_ranks(2, exhaustive(3), "openmpi-2")
+@on_ranks(2, exhaustive(3), exhaustive("openmpi-2"))
 def test_different_programs(comm):
     """Ranks whose programs await different calls raise one error instead of hanging."""
     for wait in WAITS:

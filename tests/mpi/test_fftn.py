@@ -75,7 +75,7 @@ def test_dimensions(comm):
         transformed(comm, (11,), dtype="f8")
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_splits(comm):
     """Where the arrays are split, over one axis or two, with weights and restored."""
     size = comm.size
@@ -90,7 +90,7 @@ def test_splits(comm):
     transformed(comm, (2, 3, 1), axes=(1, 0, 2))  # more ranks than indices
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_staying(comm):
     """An axis that stays split while it is transformed, in both orders of its modes."""
     size = comm.size

@@ -35,7 +35,7 @@ import overlap
 from overlap.ranks.exclusive import Exclusive
 
 AREAS = tuple(SUBJECTS)
-QUICK = ("collectives", "drop-in", "output")  # areas that compile little
+QUICK = ("collectives", "output")  # areas that compile little
 ENDED_S = 2.0  # for the other ranks to end after the interrupted call, if they are not waiting for it
 SEVERAL = (decorated, in_program_kept, piped, started)  # of the library's calls: no rank can repeat just one of them
 THEN_ANOTHER = (after, heard)  # make one more call, in which ranks hear of errors that were through with the first

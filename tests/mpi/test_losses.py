@@ -645,7 +645,8 @@ def test_a_solver_goes_on(ranks, deaths, tmp_path):
     lose("navier_stokes", tmp_path, ranks=ranks, lost=len(deaths), deaths=deaths)
 
 
-@pytest.mark.parametrize("ranks, death, split", [(2, [1, 22], {}), exhaustive(3, [0, 18], {"z": 1})])
+@pytest.mark.exhaustive  # as what goes on in a solver of two dimensions, in more calls
+@pytest.mark.parametrize("ranks, death, split", [(2, [1, 22], {}), (3, [0, 18], {"z": 1})])
 def test_a_flux_tube_goes_on(ranks, death, split, tmp_path):
     lose("flux_tube", tmp_path, ranks=ranks, death=death, **split)
 

@@ -109,7 +109,7 @@ def test_jobs_go_on_where_others_have_stopped(tmp_path):
         jobs.run_job("test_output:gone_on", ranks, args={"path": tmp_path / "run.h5", "ranks": ranks})
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_in_small_pieces(comm):
     """A field of many pieces, of which each is one of several ranks', is written right, and in singles if asked for."""
     import h5py

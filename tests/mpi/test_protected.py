@@ -147,7 +147,7 @@ def test_bad_input(comm):
 @pytest.mark.parametrize(
     "ranks, args",
     [
-        (3, {}),
+        exhaustive(3, {}),
         (2, {"in_a_save": True}),
         (4, {"copies": 2, "victims": [1, 2], "kind": "FFT3"}),
         exhaustive(4, {"victims": [0, 2]}),

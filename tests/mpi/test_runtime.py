@@ -139,7 +139,7 @@ def test_forced_order(comm):
     assert orders["off"] == orders["block"] == orders["poll"]
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_random_order(comm):
     """Random delays, different on every rank; uneven numbers of awaits."""
     delay = np.random.default_rng(1000 + comm.rank)
@@ -190,7 +190,7 @@ class Spy:
         return getattr(self._handle, name)
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_one_thread_talks(comm):
     """Everything done to the communicators inside a pipeline comes from the same thread."""
     for wait in WAITS:

@@ -176,7 +176,7 @@ class Reordered:
         return self._mine
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_blocks_and_arrays(comm):
     """Ghost cells of given blocks, and arrays that are moved to given shares and back."""
     size = comm.size

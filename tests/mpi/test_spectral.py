@@ -76,7 +76,7 @@ def test_reductions_of_all_kinds(comm):
     assert numbers.global_sum() == whole.sum()
 
 
-@on_ranks(1, exhaustive(2), 3, "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive("openmpi-2"))
 def test_filling(comm):
     with FFT3(comm, (2, 4, 6, 5), dtype="f4", settings={"effort": "estimate"}) as plan:
         z, y, x = (np.arange(n) * length / n for n, length in zip((4, 6, 5), (1.0, 2.0, 3.0)))
@@ -149,7 +149,7 @@ def test_operators_in_2d(comm, order, dtype):
         np.testing.assert_allclose(product, expected, **close)  # resolved: mode 6 of 15 along x, 4 of 12 along y
 
 
-@on_ranks(1, exhaustive(2), 3, "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive("openmpi-2"))
 def test_operators_in_3d(comm):
     n, lengths = (4, 6, 8), (1.0, 2 * np.pi, 3.0)
     with FFT3(comm, n, dtype="f8", settings={"effort": "estimate"}) as plan:

@@ -116,7 +116,7 @@ def test_of_records(comm):
         np.testing.assert_array_equal(given["value"], whole[plan.source.local_slice])
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_in_programs(comm):
     """Awaited and started in slice programs, an entry and several at once; a failure is that of all."""
     for workers, wait in ((1, "off"), (2, "poll"), (2, "block")):

@@ -41,6 +41,7 @@ DEFECTS = {
         "            if False:",
     ),
 }
+RARE = {"an exchange is not seen to be under way", "a slot is given back before it goes on"}  # takes many orders
 # The first change of a pair is made with these, too.
 MORE = {
     "a thread looks for the call before it enters": [
@@ -54,7 +55,7 @@ def test_orders_drawn_at_random(seed):
     explore(seed, count=100)
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("defect", [exhaustive(defect) if defect in RARE else defect for defect in DEFECTS])
 def test_seeded_defects_are_found(defect):
     changes = [DEFECTS[defect], *MORE.get(defect, ())]
     with pytest.raises(Violation):
