@@ -93,7 +93,11 @@ DEFECTS = {
     ),
     "one rank agrees one operation late": (agrees_late,),
     "slots are visited as they become ready": (
-        Within("Executor._issue_all", "visited", "sorted(visited, key=lambda slot: slot.item is None)"),
+        Within(
+            "Executor._issue_all",
+            "visited, rotation = rotation, []",
+            "visited, rotation = sorted(rotation, key=lambda slot: slot.item is None), []",
+        ),
     ),
     "draining leaves out one operation": (drains_one_less,),
     "draining leaves out the operation that did not start": (leaves_out_the_refused,),
@@ -121,8 +125,14 @@ DEFECTS = {
     ),
     "a gate opens before the last slice has ended": (opens_early,),
     "a core token is not given back after an exception": (keeps_tokens,),
-    "a program is learned from a slice that has not ended": (
-        Within("Executor._taken", "job.first_ended", "slot.taken"),
+    "only the beginning of a program is learned": (
+        Within("Job.record", "run.ordinal == 0", "run.ordinal == 0 and not self.recorded.requests"),
+    ),
+    "slices are compared before the first one has come as far": (
+        Within("Slot.advance", "not job.recorded.reaches(run.awaited)", "False"),
+    ),
+    "a slice that fails before the first one has come as far is not drained": (
+        Within("Executor._taken", "item is FAILED", "False"),
     ),
     "one operation too many is in flight": (one_more_in_flight,),
     "a rank that failed does not wait for the agreement": (
@@ -159,7 +169,10 @@ DEFECTS = {
     ),
 }
 
-RARE = {"slots are closed while workers have them"}  # takes thousands of schedules
+RARE = {  # take thousands of schedules
+    "slots are closed while workers have them",
+    "a slice that fails before the first one has come as far is not drained",
+}
 
 
 def schedules_until_found(edits, limit):

@@ -2,17 +2,16 @@
 
 To drain, a rank must know what its slices still await. If a program has no `skeleton`, the runtime records what its
 first slice awaits, and requires the same of all others. A slice that awaits something else, for instance another root,
-tag or count, could not be drained, so it fails as soon as it does so, even if nothing else has failed.
+tag or count, could not be drained, so it fails as soon as it does so, even if nothing else has failed. Until the first
+slice has ended, the others follow it: what they await is compared, and issued, when that of the first slice has been.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from .operations import Operation, Pending, Request, Start
-
-Run = TypeVar("Run")  # the object that a slot keeps for a slice
 
 
 class Recorded:
@@ -21,12 +20,18 @@ class Recorded:
     Attributes
     ----------
     requests : list
-        Operations, turns and barriers. They are complete when the first slice has ended. Written by the worker that has
-        slot 0; read by threads that know (`Slot.known`) that the first slice has ended.
+        Operations, turns and barriers, so far.
+    complete : bool
+        The first slice has ended.
     """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.complete = False
+
+    def reaches(self, position: int) -> bool:
+        """Return whether it is known what slices await at a position, or that they end there."""
+        return self.complete or len(self.requests) > position
 
     def skeleton(self) -> Callable[[object, object], Coroutine[Any, Any, None]]:
         """Make a skeleton that awaits what the first slice has awaited."""
@@ -50,10 +55,19 @@ class Recorded:
             f"{_described(request)}; such a program needs skeleton="
         )
 
-    def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, int, Exception]]:
-        """Return the errors among a slot's unchecked awaits, as a list of (run, position, error)."""
-        checked = ((run, position, self.problem(position, request)) for run, position, request in unchecked)
-        return [(run, position, error) for run, position, error in checked if error is not None]
+
+class Follows:
+    """The gate of a slice that must not be ahead of the first one, to which it is compared."""
+
+    def __init__(self, recorded: Recorded, position: int) -> None:
+        self._recorded, self._position = recorded, position
+
+    def __str__(self) -> str:
+        return f"waiting until the first slice has come to position {self._position} of the program"
+
+    def is_open(self, ended: bytearray) -> bool:
+        """Return whether the first slice has come as far."""
+        return self._recorded.reaches(self._position)
 
 
 async def replayed(requests: Iterable[Any], resources: object) -> None:

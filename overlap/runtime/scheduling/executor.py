@@ -17,8 +17,9 @@ message is left nevertheless (while learning, or by an operation that only some 
 it and make new communicators.
 
 Learning. If a program has no `skeleton`, the runtime learns from the first slice what slices await (`learning`). Until
-that slice has ended, the ranks agree on every item before it is issued, and on every operation's start before any rank
-waits for it. If a rank fails in that time, all ranks stop at once.
+that slice has ended, the ranks agree on every item of its slot before it is issued, and on every operation's start
+before any rank waits for it. The other slices follow: they await nothing that the first slice has not awaited, so they
+drain as far as it has come. If a rank has failed, all ranks stop at the first slice's next item.
 """
 
 from __future__ import annotations
@@ -167,7 +168,6 @@ class Executor:
         job, waiting = self._job, self._waiting
         rotation, issued = job.slots, 0
         parked: list[Slot] = []
-        unknown = job.skeleton is None  # while true, every item is checked before it is issued
         for slot in rotation:
             waiting.resume(slot)
         while rotation or parked:
@@ -180,10 +180,11 @@ class Executor:
             visited, rotation = rotation, []
             for slot in visited:
                 item = waiting.take(slot)
-                if (self._ending or unknown) and (item := self._taken(slot, item)) is None:
-                    return False
+                if self._ending or job.skeleton is None or item is FAILED:
+                    item = self._taken(slot, item)
+                    if item is None:
+                        return False
                 if item is END:
-                    slot.over = True
                     continue
                 if item is AT_BARRIER:
                     parked.append(slot)
@@ -239,37 +240,19 @@ class Executor:
             slot.drop()
             waiting.resume(slot)
             item = waiting.take(slot)
-        if job.skeleton is None:
-            learned = job.recorded is not None and slot.index == 0 and job.first_ended and not job.stopping
-            if not self._same_everywhere(item, learned):
+        if job.agrees_on(slot):
+            learned = job.recorded is not None and job.recorded.complete and not job.stopping
+            problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
+            if problem is not None:
+                if problem:
+                    job.fail(None, RuntimeError(problem))
                 return None
             if learned:
                 job.learned()
-                for other in job.slots:
-                    if other.over:
-                        self._check(other)
-        if job.recorded is not None and job.skeleton is not None and not slot.known:
-            # The slot's earlier awaits may have been wrong on some ranks only, or may not have been checked yet.
-            self._check(slot)
-            if not self._same_everywhere(item, False):
-                return None
+        elif item is FAILED:  # the first slice is ahead of this one now, so it is known how this one drains
+            waiting.resume(slot)
+            item = waiting.take(slot)
         return item
-
-    def _same_everywhere(self, item: Any, learned: bool) -> bool:
-        """Return, while learning, whether no rank has failed and all are about to issue the same item."""
-        job = self._job
-        problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
-        if problem:
-            job.fail(None, RuntimeError(problem))
-        return problem is None
-
-    def _check(self, slot: Slot) -> None:
-        """Check a slot's slices against the learned program: future awaits, and those that they have made."""
-        for run, position, error in self._job.recorded.problems(slot.unchecked):
-            there = run is slot.current and run.awaited == position + 1  # the slice has not gone on meanwhile
-            self._job.fail(run.key, at_await(error, run.source) if there else error)
-        slot.unchecked.clear()
-        slot.known = True
 
     def _drained(self, slot: Slot, error: BaseException) -> Any:
         """Return, from the skeleton, the request that the other ranks issue in place of a slice's last one."""
@@ -286,13 +269,15 @@ class Executor:
         """Issue one operation; return False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         kind = type(operation)
+        if kind is TakeTurn or kind is Pending:
+            job.record(slot.current, operation)
         if kind is TakeTurn:
             waiting.completed(slot)
             return True
         if kind is Pending:
             waiting.wait_pending(slot, operation)
             return True
-        if job.skeleton is None:
+        if job.agrees_on(slot):
             return self._start_on_all(slot, operation)
         while True:
             try:
@@ -315,7 +300,7 @@ class Executor:
 
     def _start_on_all(self, slot: Slot, operation: Any) -> bool:
         """Start an operation while learning; return False if it did not start on all ranks."""
-        job, waiting = self._job, self._waiting
+        job, waiting, awaited = self._job, self._waiting, operation
         track = waiting.track
         if type(operation) is Start:
             operation, track = operation.operation, waiting.track_pending
@@ -333,6 +318,7 @@ class Executor:
                 self._dirty = True
             return False
         self._agreements.note(operation)
+        job.record(slot.current, awaited)
         track(slot, operation, requests[0])
         return True
 

@@ -23,8 +23,8 @@ from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
 from ...errors import formatted, text_of
-from ..requests.learning import Recorded
-from ..requests.requests import WaitForSlices
+from ..requests.learning import Follows, Recorded
+from ..requests.requests import Request, WaitForSlices
 
 if TYPE_CHECKING:
     from ..trace import Trace
@@ -125,7 +125,6 @@ class Job:
         self.running = self.issued = 0
         self.failure: Failure | None = None
         self.failed_itself = False  # false if only another rank has failed; known at the end
-        self.first_ended = False
         self.stopping = False  # compute no more: this rank has failed, or all have agreed to stop
         self.closing = False
         self.computing_s = 0.0
@@ -173,14 +172,14 @@ class Job:
     def ended(self, ordinal: int) -> None:
         """Note that a slice has ended, and resume slices that waited for it."""
         with self.lock:
-            if ordinal == 0:
-                self.first_ended = True
             self.which_ended[ordinal] = True
+            if ordinal == 0 and self.recorded is not None:
+                self.recorded.complete = True
             if self._gates:
                 self._open_gates()
 
-    def passes(self, slot: Any, gate: WaitForSlices) -> bool:
-        """Return whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
+    def passes(self, slot: Any, gate: WaitForSlices | Follows) -> bool:
+        """Return whether a gate is open; if not, the slot is resumed when it opens."""
         with self.lock:
             if self._is_open(gate):
                 return True
@@ -201,7 +200,7 @@ class Job:
             self.posted = self.resume = self._gates = None
         self.slots = []
 
-    def _is_open(self, gate: WaitForSlices | None) -> bool:
+    def _is_open(self, gate: WaitForSlices | Follows | None) -> bool:
         return self.stopping or (gate is not None and gate.is_open(self.which_ended))
 
     def _open_gates(self) -> None:
@@ -211,10 +210,29 @@ class Job:
                 slot.gate = None
                 self.resume(slot)
 
+    def record(self, run: Any, request: Request) -> None:
+        """Record what the first slice awaits, when it is issued or a barrier; slices that follow it go on."""
+        if self.recorded is not None and run.ordinal == 0:
+            with self.lock:
+                self.recorded.requests.append(request)
+                if self._gates:
+                    self._open_gates()
+
     def learned(self) -> None:
         """Note that the first slice has ended on all ranks, so that its awaits are the program's."""
         assert self.recorded is not None
         self.skeleton = self.recorded.skeleton()
+
+    def agrees_on(self, slot: Any) -> bool:
+        """Return whether the ranks agree on a slot's items one by one (to be asked by the issuing thread)."""
+        return self.skeleton is None and (self.recorded is None or slot.index == 0)
+
+    def skeleton_of(self, ordinal: int, position: int) -> Any:
+        """Return a skeleton from which a slice drains, from a position on; None if its next item is not known yet."""
+        if self.skeleton is not None or self.recorded is None or not ordinal or not self.recorded.reaches(position):
+            return self.skeleton
+        # As far as the first slice has come. That is enough: at the first slice's next item all ranks stop.
+        return self.recorded.skeleton()
 
     def traced(self, label: str, started: float, ended: float) -> None:
         assert self.trace is not None

@@ -24,16 +24,18 @@ from types import TracebackType
 from typing import Any
 
 from ...errors import repr_of, text_of
+from ..requests.learning import Follows
 from ..requests.operations import Collective, Operation, Pending, Persistent, Start, label_of, not_awaited, steps
 from ..requests.requests import Barrier, Parallel, Request, TakeTurn, WaitForSlices
 from .job import Job
 
 END = "end of the slices"  # posted when a slot has no slices left
 AT_BARRIER = "barrier()"  # posted when all remaining slices of a slot wait at a barrier
-FAILED = "a failed slice"  # posted when a slice has failed before the runtime knows what slices await
+FAILED = "a failed slice"  # posted when a slice has failed before it is known what it awaits
 _RUNTIME = __name__.rpartition(".scheduling")[0]
 _ENDED = object()  # returned instead of a request when the slice has ended
 _ISSUED = frozenset((Collective, Operation, Persistent, Start, TakeTurn))
+_NOT_COMPARED = frozenset((Parallel, WaitForSlices, type(FAILED)))
 
 
 class Slice:
@@ -94,37 +96,28 @@ class Slot:
     ----------
     item : Operation, TakeTurn, END, AT_BARRIER, FAILED or None
         Posted for the issuing thread, until that thread takes it.
-    gate : WaitForSlices or None
+    gate : WaitForSlices, Follows or None
         The wait for other slices in which the current slice is.
     operation : Operation, Pending or None
         The operation for which the current slice waits, since the time `since_s`.
     taken : int
         Number of items that the issuing thread has taken.
-    known : bool
-        The last item was taken after the program had been learned, so the slot's slices are checked against it. Unlike
-        `Job.skeleton`, which a worker may read at any time, this is equal on all ranks at the same position in the
-        issue order.
-    over : bool
-        The issuing thread has taken the slot's `END`.
     computing_s : float
         Time of the steps of the slot's slices that workers have run.
-    unchecked : list of (Slice, int, Request or None)
-        Awaits that were made before the program was learned: slice, position, request (None: the slice's end).
     """
 
     def __init__(self, job: Job, index: int) -> None:
         self.index = index
         self.resources = job.resources[index]
         self.item: Any = None
-        self.gate: WaitForSlices | None = None
+        self.gate: WaitForSlices | Follows | None = None
         self.operation: Any = None
         self.since_s = 0.0
         self.taken = 0
-        self.known = self.over = False
         self.computing_s = 0.0
-        self.unchecked: list[tuple[Slice, int, Any]] = []
         self.current: Any = None
         self._job = job
+        self._come_to: Any = None  # what the slice has come to, while it waits until that can be compared
         self._waiting: deque[Slice | int] = deque(range(index, job.slices, job.depth))  # slices, or their numbers
         self._parked: deque[Slice | int] = deque()
 
@@ -150,7 +143,7 @@ class Slot:
 
     def drop(self) -> None:
         """Give up the current slice, none of whose operations has been issued."""
-        run, self.current, self.item = self.current, None, None
+        run, self.current, self.item, self._come_to = self.current, None, None, None
         _close(run, self._job)
 
     def close(self) -> None:
@@ -169,8 +162,18 @@ class Slot:
                 if run is None:
                     self.post(AT_BARRIER if self._parked else END)
                     return
-            request = self._step(run)
+            request, self._come_to = self._come_to, None
+            if request is None:
+                request = self._step(run)
+            if job.recorded is not None and run.ordinal and not run.draining and type(request) not in _NOT_COMPARED:
+                if not job.recorded.reaches(run.awaited):
+                    self._come_to = request
+                    if not job.passes(self, Follows(job.recorded, run.awaited)):
+                        return
+                    self._come_to = None
+                request = self._compared(run, request)
             if type(request) in _ISSUED:
+                run.awaited += 1
                 self.post(request)
                 return
             if request is _ENDED:
@@ -178,6 +181,8 @@ class Slot:
                 self.current = None
                 job.ended(run.ordinal)
             elif isinstance(request, Barrier):
+                run.awaited += 1
+                job.record(run, request)
                 self._parked.append(run)
                 self.current = None
                 if self.resources is not None and self._waiting:
@@ -197,6 +202,9 @@ class Slot:
                 if not job.passes(self, request):
                     return
             else:
+                if type(request) is Pending:
+                    run.awaited += 1
+                    request.waited = True
                 self.post(request)
                 return
 
@@ -251,21 +259,25 @@ class Slot:
                 self.computing_s += ended_s - started
                 if job.trace is not None:
                     job.traced(f"slice {text_of(run.key)}", started, ended_s)
-        if steps.dropped is None and job.recorded is None:  # the usual case, which needs no further check
-            if type(request) in _ISSUED:
-                run.awaited += 1
-                return request
-            if request is _ENDED and not run.pending:
-                return request
+        # The usual case needs no further check.
+        if steps.dropped is None and (type(request) in _ISSUED or (request is _ENDED and not run.pending)):
+            return request
         problem = self._problem(run, request)
         if problem is not None:
             job.fail(run.key, at_await(problem, run.source))
             return self._drain(run)
-        if request is not _ENDED and not isinstance(request, (Parallel, WaitForSlices)):
-            run.awaited += 1
-            if type(request) is Pending:
-                request.waited = True
         return request
+
+    def _compared(self, run: Slice, request: Any) -> Any:
+        """Return what a slice has come to, if the first slice has come to the same; else what its rank drains."""
+        job = self._job
+        assert job.recorded is not None
+        if not job.stopping:
+            problem = job.recorded.problem(run.awaited, None if request is _ENDED else request)
+            if problem is None:
+                return request
+            job.fail(run.key, at_await(problem, run.source))
+        return self._drain(run)
 
     def _split(self, request: Parallel) -> bool:
         """Run the parts of a `Parallel` request; return True if all of them are done by then."""
@@ -330,30 +342,17 @@ class Slot:
                 "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or "
                 f"take_turn(), received {repr_of(request)}"
             )
-        if issubclass(kind, Parallel):
-            return None
-        if issubclass(kind, WaitForSlices):
-            if request.stop > run.ordinal and not run.draining:
-                return RuntimeError(
-                    f"expected slice number {run.ordinal} to wait for earlier slices only, received {request}"
-                )
-            return None
-        recorded = self._job.recorded
-        if recorded is None or run.draining:
-            return None
-        awaited = None if ended else request
-        if self.known:
-            return recorded.problem(run.awaited, awaited)
-        if run.ordinal == 0 and not ended:
-            recorded.requests.append(request)
-        self.unchecked.append((run, run.awaited, awaited))
+        if issubclass(kind, WaitForSlices) and request.stop > run.ordinal and not run.draining:
+            return RuntimeError(
+                f"expected slice number {run.ordinal} to wait for earlier slices only, received {request}"
+            )
         return None
 
     def _drain(self, run: Slice) -> Any:
         """Stop computing in this slice; go on with the requests of its skeleton."""
         if not run.draining:
             _close(run, self._job)
-            skeleton = self._job.skeleton
+            skeleton = self._job.skeleton_of(run.ordinal, run.awaited)
             if skeleton is None:
                 return FAILED
             run.answer = None

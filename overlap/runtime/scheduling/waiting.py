@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
+from ..requests.requests import WaitForSlices
 from ..requests.signatures import is_receive, is_send
 from .host import HOST, Host, WakeEvent, issue
 from .slots import at_await
@@ -150,8 +151,8 @@ class Waiting:
             gate, run = slot.gate, slot.current
             if job.running or (gate is None and job.stopping):
                 return  # a signal handler has failed the job meanwhile, which opens all gates
-        if gate is None:
-            raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
+        if not isinstance(gate, WaitForSlices):
+            raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything that it may wait for")
         missing = job.which_ended.find(0, gate.start, gate.stop)
         why = "has not ended and can never end"
         for other in job.slots:
