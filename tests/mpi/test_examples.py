@@ -90,7 +90,7 @@ def test_poisson_between_walls(ranks, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("ranks", [exhaustive(1), 2, 4])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(4)])
 def test_heat(ranks, tmp_path):
     picture = tmp_path / "heat.png"
     result = run("heat.py", ranks, "--points", "31", "--steps", "60", "--picture", str(picture))

@@ -156,26 +156,23 @@ def test_a_system_at_any_scale_has_its_solution(comm, dtype):
 
 
 @on_ranks(2, exhaustive(1), exhaustive(3), exhaustive("openmpi-1"), exhaustive("openmpi-2"), exhaustive("openmpi-3"))
-def test_what_does_not_fit(comm):
+@pytest.mark.parametrize("dtype, sign", [("f4", 1), ("f8", -1), exhaustive("f4", -1), exhaustive("f8", 1)])
+def test_what_does_not_fit(comm, dtype, sign):
     """A solution beyond the type's range, and a matrix that is not definite, are errors at every scale."""
     here = split(comm, ROWS, 1)
-    b = np.ones(ROWS)[here]
-    for dtype, far in FARTHEST.items():
-        whole = whole_matrix(dtype)
-        rows, columns = np.nonzero(whole)
-        mine = (rows >= here.start) & (rows < here.stop)
-        for sign in (1, -1):
-            values = scaled(whole[rows, columns], sign * far)
-            right = scaled(b.astype(dtype), -sign * far)
-            with Matrix(comm, rows[mine], columns[mine], values[mine], here.stop - here.start) as A:
-                for solver in SOLVERS.values():
-                    raises_everywhere(comm, InputError, "expected a solution in the range of", lambda: solver(A, right))
-            values[rows == columns] *= -1
-            with Matrix(comm, rows[mine], columns[mine], values[mine], here.stop - here.start) as A:
-                for name in ("cg", "single", "pipecg"):
-                    raises_everywhere(
-                        comm, InputError, "expected a positive definite", lambda: SOLVERS[name](A, b.astype(dtype))
-                    )
+    b, far = np.ones(ROWS)[here].astype(dtype), FARTHEST[dtype]
+    whole = whole_matrix(dtype)
+    rows, columns = np.nonzero(whole)
+    mine = (rows >= here.start) & (rows < here.stop)
+    values = scaled(whole[rows, columns], sign * far)
+    right = scaled(b, -sign * far)
+    with Matrix(comm, rows[mine], columns[mine], values[mine], here.stop - here.start) as A:
+        for solver in SOLVERS.values():
+            raises_everywhere(comm, InputError, "expected a solution in the range of", lambda: solver(A, right))
+    values[rows == columns] *= -1
+    with Matrix(comm, rows[mine], columns[mine], values[mine], here.stop - here.start) as A:
+        for name in ("cg", "single", "pipecg"):
+            raises_everywhere(comm, InputError, "expected a positive definite", lambda: SOLVERS[name](A, b))
 
 
 @on_ranks(2, exhaustive(1), exhaustive(3), exhaustive("openmpi-1"), exhaustive("openmpi-2"), exhaustive("openmpi-3"))

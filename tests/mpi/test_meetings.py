@@ -20,7 +20,7 @@ COPIED_TWICE = {
 MANY = 700  # meetings: more than their numbers on the board have values
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_headers_and_agreements(comm):
     """At the board and between nodes: who comes late is waited for, and who differs is named, in calls of all kinds."""
     full = np.random.default_rng(3).standard_normal((8, 12)) + 0j
