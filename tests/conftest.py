@@ -20,12 +20,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-# Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
-# slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.
-# What some thousand processes import is compiled once, whatever somebody's environment says.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OVERLAP_CACHE"] = ""  # no test depends on what another run has found
 os.environ.pop("COLUMNS", None)  # nor on the width of somebody's terminal, which pytest-xdist hands on
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of some thousand processes compiles all that it imports
+# Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
+# slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.
 os.environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
 for operation in ("ALLREDUCE", "BARRIER", "BCAST", "REDUCE"):
     os.environ[f"MPIR_CVAR_{operation}_POSIX_INTRA_ALGORITHM"] = "mpir"

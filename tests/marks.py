@@ -13,7 +13,7 @@ on_ranks = pytest.mark.on_ranks
 def exhaustive(*values: Any, **options: Any) -> Any:
     """Make a parameter's values run with ``-m exhaustive`` only; `options` are those of `pytest.param`.
 
-    In the default run are representative values: one to three ranks, both MPI libraries, each mode somewhere.
-    Exhaustive are more ranks than a small machine has cores, every mode with every size, drawn cases beyond some tens.
+    In the default run are representative values: one rank and three, or one and two; Open MPI once a file; each mode
+    somewhere. Exhaustive are what lies between, more ranks, every mode with every size, drawn cases beyond some tens.
     """
     return pytest.param(*values, marks=pytest.mark.exhaustive, **options)

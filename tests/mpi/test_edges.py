@@ -324,8 +324,9 @@ def dropped_on_some_ranks(comm, count):
 
 
 @on_ranks(3, fresh=True)
-def test_dropped_runtimes_on_3(comm):
-    dropped_on_some_ranks(comm, count=60)
+@pytest.mark.parametrize("count", [60, exhaustive(200)])
+def test_dropped_runtimes_on_3(comm, count):
+    dropped_on_some_ranks(comm, count)
 
 
 @on_ranks(1, fresh=True)
