@@ -19,7 +19,11 @@ from .spoil import spoilt
 
 DAMAGES = 50  # of a seed
 AT_THE_PLACE = ("folder", "pipe", "loop")  # of NO_FILES: what can be there instead of the file
-CASES = ("campaign.damage_cases:damaged", "test_gkv_files:nonsense", "test_gkv_files:full_disk")
+CASES = (
+    "campaign.damage_cases:damaged",
+    "test_gkv_files:test_checkpoints_full_of_nonsense",
+    "test_gkv_files:test_a_full_disk",
+)
 
 
 def damage(kind, drawn):
@@ -95,7 +99,9 @@ def checkpoints(seed):
     """The solver's checkpoints, on ranks: damaged, wrong under a right digest, not to be written."""
     case, drawn = CASES[seed // 8 % len(CASES)], Drawn(seed)
     with tempfile.TemporaryDirectory() as folder:
-        args = {"folder": folder} | ({"seed": seed, "count": DAMAGES} if case == CASES[0] else {})
+        args = {"tmp_path": Path(folder)}
+        if case == CASES[0]:
+            args = {"folder": folder, "seed": seed, "count": DAMAGES}
         jobs.run_job(case, drawn.ranks(1, 2), args=args, deadline_s=300)
 
 

@@ -5,8 +5,8 @@ import os
 from contextlib import ExitStack
 
 import numpy as np
+from step_cases import Boom, failing, nothing_fails, sites_of
 from test_errors import SLICES, Program
-from test_fft2_errors import Boom, _sites, failing, nothing_fails
 from test_inputs import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, _odd_syntax_error
 from truth import random, same_bits
 
@@ -103,7 +103,7 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
                     program.make = KINDS[name]
                     call = pipeline, range(SLICES)
                 elif where == "transform":
-                    sites = list(_sites(plan.forward, z))
+                    sites = list(sites_of(plan.forward, z))
                     stack.enter_context(
                         _failing_as(KINDS[name], sites[site % len(sites)][1]) if mine else nothing_fails()
                     )
@@ -133,11 +133,11 @@ class _failing_as:
         self._make, self._inject = make, inject
 
     def __enter__(self):
-        import test_fft2_errors
+        import step_cases
 
-        self._module, self._before = test_fft2_errors, test_fft2_errors.Boom
+        self._module, self._before = step_cases, step_cases.Boom
         self._context = self._inject()
-        test_fft2_errors.Boom = lambda text: self._make()
+        step_cases.Boom = lambda text: self._make()
         return self._context.__enter__()
 
     def __exit__(self, *exc_info):

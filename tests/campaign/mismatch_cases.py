@@ -6,12 +6,13 @@ from functools import partial
 import numpy as np
 from everywhere import raised, same_everywhere
 from mpi4py import MPI
-from test_fft2_errors import OTHER_ARGUMENTS, grouped
+from test_fft_errors import OTHER, OTHER_SHAPES, grouped
 
 import overlap
 from overlap.arrays import Distribution
 from overlap.fft.planning import tuning_file
 
+OTHERS = [{name: value} for name, values in (OTHER | {"shape": OTHER_SHAPES["FFT2"]}).items() for value in values]
 SLICES = 9
 DEADLINE_S = 4.0
 ALIKE = {"call": "Allreduce", "op": MPI.SUM, "root": 0, "tag": 3, "dtype": "f8", "count": 6, "slices": SLICES}
@@ -54,7 +55,7 @@ def program(comm, name, wait, depth, first, mute=False):
 
 def arguments(comm, number):
     """Ranks that differ in an argument of a plan."""
-    change = OTHER_ARGUMENTS[number % len(OTHER_ARGUMENTS)]
+    change = OTHERS[number % len(OTHERS)]
     good = {"shape": (2, 4, 4), "dtype": "c16", "wait": "off", "effort": "measure"}
     error = raised(
         overlap.InputError, overlap.FFT2, comm, **grouped(good | (change if comm.rank == comm.size - 1 else {}))

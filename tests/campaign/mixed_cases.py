@@ -8,8 +8,7 @@ import test_bracket
 import test_collectives
 import test_distarray
 import test_errors
-import test_fft2
-import test_fft3
+import test_fft
 import test_functional
 import test_halo
 import test_pointwise
@@ -22,25 +21,17 @@ from .soak_cases import threads
 # Each compares with numpy or scipy, or its bits with those of the mode `off`.
 WORK = (
     (
-        test_fft2.modes_agree,
-        {
-            "shape": (7, 6, 9),
-            "dtype": "f8",
-            "order": "natural",
-            "settings": [(3, 2, None)],
-            "workers": (1, 2),
-            "effort": "estimate",
-        },
+        test_fft.modes_agree,
+        {"kind": "FFT2", "shape": (7, 6, 9), "dtype": "f8", "settings": [{"depth": 3, "chunk": 2}]},
     ),
     (
-        test_fft3.modes_agree,
+        test_fft.modes_agree,
         {
+            "kind": "FFT3",
             "shape": (2, 6, 8, 5),
             "dtype": "c16",
-            "grid": None,
-            "settings": [(3, 1, None)],
+            "settings": [{"depth": 3, "chunk": 1}],
             "workers": (1,),
-            "effort": "estimate",
         },
     ),
     (test_pointwise.parameters, {"mode": "poll"}),

@@ -3,8 +3,7 @@
 import drawing
 import jobs
 from test_drawn_sparse import GRAPH
-from test_fft2 import CASE as FFT2_CASE
-from test_fft3 import CASE as FFT3_CASE
+from test_fft import CASES
 
 from .draw import Drawn
 from .harness import Part
@@ -13,12 +12,12 @@ EXAMPLES = 20  # of a seed, drawn and shrunk by hypothesis
 FIRST = 150  # seeds on 1 to 4 ranks; the following ones are on 5 and 6
 
 
-def _fft2(drawn, ranks, mpi):
-    drawing.check("test_fft2:drawn", FFT2_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+def _fft(dimensions):
+    def check(drawn, ranks, mpi):
+        options = {"mpi": mpi, "seed": drawn.seed, "workers": drawn.workers(), "dimensions": dimensions}
+        drawing.check("test_fft:drawn", CASES[dimensions], EXAMPLES, ranks, **options)
 
-
-def _fft3(drawn, ranks, mpi):
-    drawing.check("test_fft3:drawn", FFT3_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+    return check
 
 
 def _bracket(drawn, ranks, mpi):
@@ -47,7 +46,7 @@ def _drop_in(drawn, ranks, mpi):
     jobs.run_job("campaign.shape_cases:drop_in", ranks, mpi=mpi, args={"seed": drawn.seed, "count": EXAMPLES})
 
 
-SUBJECTS = (_fft2, _fft3, _bracket, _halo, _drop_in)
+SUBJECTS = (_fft(2), _fft(3), _bracket, _halo, _drop_in)
 
 
 def run(seed):

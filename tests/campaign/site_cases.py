@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
-from test_fft2_errors import failing, nothing_fails
+from step_cases import failing, nothing_fails
 from truth import random, same_bits
 
 import overlap

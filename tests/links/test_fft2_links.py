@@ -20,7 +20,7 @@ def test_every_mode_on_links(hosts, tmp_path):
         "error",
         rank.__file__,
         "run",
-        "test_fft2:on_links",
+        "test_fft:on_links",
         "{}",
         str(time.monotonic() + 290),
     ]

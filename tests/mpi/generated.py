@@ -25,28 +25,20 @@ from mpi4py import MPI
 warnings.filterwarnings("ignore", ".* was never awaited, so nothing was done", RuntimeWarning)
 
 OBJECT = frozenset(dir(object)) | {"__weakref__", "__dict__", "__module__", "__slots__", "__abstractmethods__"}
-MEANS_NOTHING = frozenset(  # special methods that compute nothing of the object
-    [
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations_cache__",
-        "__class_getitem__",
-        "__orig_bases__",
-        "__parameters__",
-        "__static_attributes__",
-        "__firstlineno__",
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__match_args__",
-        "__array_priority__",
-        "__array_ufunc__",
-        "__init__",
-        "__del__",
-        "__exit__",
-        "__type_params__",
-        "__replace__",
-    ]
+
+
+def each(names: str, reason: str) -> dict[str, str]:
+    """Give each of several names, in one text, the same reason."""
+    return dict.fromkeys(names.split(), reason)
+
+
+MEANS_NOTHING = each(
+    """
+    __annotations__ __annotate__ __annotate_func__ __annotations_cache__ __class_getitem__ __orig_bases__ __parameters__
+    __static_attributes__ __firstlineno__ __dataclass_fields__ __dataclass_params__ __match_args__ __array_priority__
+    __array_ufunc__ __init__ __del__ __exit__ __type_params__ __replace__
+    """,
+    "a special method that computes nothing of the object",
 )
 
 
@@ -182,6 +174,12 @@ class Subject:
     def function(self, subject: object, name: str) -> Callable[..., Any]:
         """The function of a call."""
         return self.functions[name] if name in self.functions else getattr(subject, name)
+
+
+def constructor(name: str, function: Callable[..., Any], call: Call) -> Subject:
+    """Make the subject of a function that needs no object: a constructor, by its public name."""
+    short = name.rpartition(".")[2]
+    return Subject((f"constructor of {name}",), lambda lab: None, {short: call}, functions={short: function})
 
 
 class Lab:

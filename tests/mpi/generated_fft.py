@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from generated import Call, Lab, Subject
+from generated import Call, Lab, Subject, constructor, each
 from generated_runtime import OF_LAYERS
 
 import overlap
@@ -22,36 +22,15 @@ NO_COMM = {"comm": "there is no communicator over which a rank could tell the ot
 NUMPYS = "numpy's, of the local part alone"
 ANY_DTYPE = "only the shape counts"
 CLOSING = {"close": "to close twice is allowed"}
-OF_ENGINE = dict.fromkeys(
-    [
-        "repeated",
-        "replace_by",
-        "before",
-        "candidates",
-        "configuration",
-        "configure",
-        "forget",
-        "made_results",
-        "message_count",
-        "message_nbytes",
-        "nbytes_of_arrays",
-        "nbytes_per_slice",
-        "prepare",
-        "recorded",
-        "refuse",
-        "release",
-        "run_planes",
-        "scratch",
-        "shares",
-        "slot_nbytes",
-        "steps",
-        "trial_arrays",
-        "trial_fields",
-        "exchanged",
-        "check_in_use",
-    ],
+OF_ENGINE = each(
+    """
+        repeated replace_by before candidates configuration configure forget made_results message_count
+        message_nbytes nbytes_of_arrays nbytes_per_slice prepare recorded refuse release run_planes scratch
+        shares slot_nbytes steps trial_arrays trial_fields exchanged check_in_use
+    """,
     "for plans and the engine, which know whether the plan is open",
-) | dict.fromkeys(["settings", "nbytes_in_flight"], "what the last calls had can be read afterwards")
+)
+OF_ENGINE |= each("settings nbytes_in_flight", "what the last calls had can be read afterwards")
 
 
 def plan(lab: Lab, kind: str, dtype: Any = complex, **layout: Any) -> Any:
@@ -65,6 +44,11 @@ def bracket(lab: Lab) -> Any:
     one = overlap.Bracket(lab.comm, modes, settings={**SETTINGS, "late": None}, tuning="")
     one.advect(filled(one.advecting))
     return one
+
+
+def one_slice(lab: Lab, one: Any) -> dict[str, Any]:
+    """Arguments of a bracket's calls in slice programs."""
+    return {"f": filled(one.spectrum)[0], "out": one.spectrum.empty()[0], "buffers": one.buffers()}
 
 
 def transpose(lab: Lab) -> Any:
@@ -122,19 +106,16 @@ def close_owner(lab: Lab, one: Any) -> None:
     lab.owner_of(one).close()
 
 
-def constructor(kind: str, **good: Any) -> Subject:
-    return Subject(
-        (f"constructor of overlap.{kind}",),
-        make=lambda lab: None,
-        functions={kind: getattr(overlap, kind)},
-        calls={
-            kind: Call(
-                lambda lab, one: {"settings": SETTINGS, "tuning": "", **good},
-                untold=NO_COMM,
-                legal={"dtype=None": "numpy's None is float64", "layout=empty": "", "kinds=None": "Fourier transforms"},
-                done=lambda plan: plan.close(),
-            )
-        },
+def plan_constructor(kind: str, **good: Any) -> Subject:
+    return constructor(
+        f"overlap.{kind}",
+        getattr(overlap, kind),
+        Call(
+            lambda lab, one: {"settings": SETTINGS, "tuning": "", **good},
+            untold=NO_COMM,
+            legal={"dtype=None": "numpy's None is float64", "layout=empty": "", "kinds=None": "Fourier transforms"},
+            done=lambda plan: plan.close(),
+        ),
     )
 
 
@@ -193,20 +174,8 @@ def function_calls() -> dict[str, Call]:
                 "n": "",
             },
         )
-        for name in (
-            "fft",
-            "ifft",
-            "rfft",
-            "irfft",
-            "fft2",
-            "fftn",
-            "ifft2",
-            "ifftn",
-            "irfft2",
-            "irfftn",
-            "rfft2",
-            "rfftn",
-        )
+        for name in overlap.fft.__all__
+        if name.endswith(("fft", "fft2", "fftn"))
     } | {"close_plans": Call()}
 
 
@@ -269,26 +238,15 @@ def right_function(name: str) -> Any:
 
 def right_reduction(name: str) -> Any:
     """What numpy says of the whole array."""
-
-    def right(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
-        everything = np.arange(6.0 * lab.holders)
-        truth = {
-            "global_sum": everything.sum(),
-            "global_mean": everything.mean(),
-            "global_max": everything.max(),
-            "global_min": everything.min(),
-            "global_norm": np.linalg.norm(everything),
-            "global_vdot": everything @ everything,
-        }
-        assert np.isclose(result, truth[name]), (result, truth[name])
-
-    return right
+    truths = {"global_norm": np.linalg.norm, "global_vdot": lambda whole: whole @ whole}
+    truth = truths.get(name) or getattr(np, name.removeprefix("global_"))
+    return lambda lab, one, arguments, result: np.testing.assert_allclose(result, truth(np.arange(6.0 * lab.holders)))
 
 
 def close_all(lab: Lab, one: Any) -> None:
     overlap.fft.close_plans()
-    for each in vars(one).values():
-        each.close()
+    for plan_of_some in vars(one).values():
+        plan_of_some.close()
 
 
 def distarray(lab: Lab) -> Any:
@@ -325,38 +283,13 @@ OF_STEPS = {
     "state=shape": "of any shape that goes with that of linear",
 }
 
+IN_BOXES = {"shape": (4, 4, 4), "dtype": "f8", "norm": "ortho", "exchange": "f4"}
+
 SUBJECTS = (
-    constructor(
-        "FFT2",
-        shape=(2, 4, 4),
-        dtype="f8",
-        norm="ortho",
-        kinds=("dct2", "r2c"),
-        layout={"order": "natural"},
-        exchange="f4",
-    ),
-    constructor(
-        "FFT3",
-        shape=(4, 4, 4),
-        dtype="f8",
-        norm="ortho",
-        kinds=("dct2", "c2c", "r2c"),
-        layout={"order": "natural"},
-        exchange="f4",
-    ),
-    constructor(
-        "FFTN",
-        shape=(4, 4, 4),
-        dtype="f8",
-        axes=(0, 2),
-        split=0,
-        s=(4, 6),
-        norm="ortho",
-        kinds=("dct2", "r2c"),
-        layout={},
-        exchange="f4",
-    ),
-    constructor(
+    plan_constructor("FFT2", **IN_BOXES | {"shape": (2, 4, 4)}, kinds=("dct2", "r2c"), layout={"order": "natural"}),
+    plan_constructor("FFT3", **IN_BOXES, kinds=("dct2", "c2c", "r2c"), layout={"order": "natural"}),
+    plan_constructor("FFTN", **IN_BOXES, axes=(0, 2), split=0, s=(4, 6), kinds=("dct2", "r2c"), layout={}),
+    plan_constructor(
         "Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8), exchange="f4"
     ),
     plan_subject("FFT2"),
@@ -374,23 +307,11 @@ SUBJECTS = (
             "__call__": Call(lambda lab, one: {"f": filled(one.spectrum), "out": one.spectrum.empty()}),
             "advect": Call(lambda lab, one: {"a": filled(one.advecting)}),
             "apply": Call(
-                lambda lab, one: {
-                    "f": filled(one.spectrum)[0],
-                    "out": one.spectrum.empty()[0],
-                    "buffers": one.buffers(),
-                },
+                one_slice,
                 legal={"buffers": OF_LAYERS},
                 run=lambda lab, function, *args, **kwargs: in_program(lab.one.runtime, function, *args, **kwargs),
             ),
-            "operations": Call(
-                lambda lab, one: {
-                    "f": filled(one.spectrum)[0],
-                    "out": one.spectrum.empty()[0],
-                    "buffers": one.buffers(),
-                },
-                legal={"buffers": OF_LAYERS},
-                local=True,
-            ),
+            "operations": Call(one_slice, legal={"buffers": OF_LAYERS}, local=True),
             "buffers": Call(local=True),
             "balance": Call(lambda lab, one: {"arrays": (filled(one.spectrum),)}, legal={"arrays": "any number"}),
             "describe": Call(local=True),
@@ -445,55 +366,32 @@ SUBJECTS = (
             ),
         },
     ),
-    Subject(
-        ("overlap.fft.Transform",),
-        make=given_by(partial(plan, kind="FFT2"), "forward"),
-        close=close_owner,
-        words=("plan", "transform"),
-        use=("__call__",),
-        kind=overlap.fft.Transform,
-        internal=OF_ENGINE,
-        calls=transform_calls(transformed),
-    ),
-    Subject(
-        ("overlap.fft.Transform of FFT3",),
-        make=given_by(partial(plan, kind="FFT3"), "forward"),
-        close=close_owner,
-        words=("plan", "transform"),
-        use=("__call__",),
-        kind=overlap.fft.Transform,
-        internal=OF_ENGINE,
-        calls=transform_calls(transformed),
-    ),
-    Subject(
-        ("overlap.fft.Transform of FFT2.pointwise", "overlap.fft.Pointwise"),
-        make=given_by(partial(plan, kind="FFT2"), lambda one: one.pointwise(squared)),
-        close=close_owner,
-        words=("plan", "transform"),
-        use=("__call__",),
-        kind=overlap.fft.Transform,
-        internal=OF_ENGINE,
-        calls=transform_calls(lambda *_: None),
-    ),
-    Subject(
-        ("overlap.fft.Transform of FFT3.pointwise",),
-        make=given_by(partial(plan, kind="FFT3"), lambda one: one.pointwise(squared)),
-        close=close_owner,
-        words=("plan", "transform"),
-        use=("__call__",),
-        kind=overlap.fft.Transform,
-        internal=OF_ENGINE,
-        calls=transform_calls(lambda *_: None),
-    ),
-    Subject(
-        ("overlap.fft.Transform of Bracket",),
-        make=given_by(bracket, "transform"),
-        close=close_owner,
-        words=("plan", "transform"),
-        use=("__call__",),
-        kind=overlap.fft.Transform,
-        internal=OF_ENGINE,
-        calls=transform_calls(lambda *_: None),
+    *(
+        Subject(
+            names,
+            make=make,
+            close=close_owner,
+            words=("plan", "transform"),
+            use=("__call__",),
+            kind=overlap.fft.Transform,
+            internal=OF_ENGINE,
+            calls=transform_calls(right),
+        )
+        for names, make, right in (
+            (("overlap.fft.Transform",), given_by(partial(plan, kind="FFT2"), "forward"), transformed),
+            (("overlap.fft.Transform of FFT3",), given_by(partial(plan, kind="FFT3"), "forward"), transformed),
+            (
+                ("overlap.fft.Transform of FFT2.pointwise", "overlap.fft.Pointwise"),
+                given_by(partial(plan, kind="FFT2"), lambda one: one.pointwise(squared)),
+                lambda *_: None,
+            ),
+            (
+                ("overlap.fft.Transform of FFT3.pointwise",),
+                given_by(partial(plan, kind="FFT3"), lambda one: one.pointwise(squared)),
+                lambda *_: None,
+            ),
+            (("overlap.fft.Transform of Bracket",), given_by(bracket, "transform"), lambda *_: None),
+        )
     ),
     Subject(
         tuple(f"overlap.fft.{name}" for name in function_calls()),
@@ -505,40 +403,12 @@ SUBJECTS = (
     Subject(
         ("overlap.DistArray",),
         make=distarray,
-        internal=dict.fromkeys(
-            [
-                "T",
-                "mT",
-                "real",
-                "imag",
-                "argpartition",
-                "argsort",
-                "astype",
-                "choose",
-                "compress",
-                "copy",
-                "cumprod",
-                "cumsum",
-                "diagonal",
-                "dot",
-                "flatten",
-                "ravel",
-                "repeat",
-                "reshape",
-                "squeeze",
-                "swapaxes",
-                "take",
-                "trace",
-                "transpose",
-                "view",
-                "__copy__",
-                "__deepcopy__",
-                "__getitem__",
-                "__setstate__",
-                "__array_finalize__",
-                "__array_function__",
-                "__array_wrap__",
-            ],
+        internal=each(
+            """
+                T mT real imag argpartition argsort astype choose compress copy cumprod cumsum diagonal dot
+                flatten ravel repeat reshape squeeze swapaxes take trace transpose view __copy__ __deepcopy__
+                __getitem__ __setstate__ __array_finalize__ __array_function__ __array_wrap__
+            """,
             NUMPYS,
         ),
         functions={"DistArray": DistArray},
@@ -647,7 +517,7 @@ SUBJECTS = (
             "problem": Call(
                 lambda lab, one: {"array": one.empty(), "name": "it"},
                 local=True,
-                legal=dict.fromkeys(("array", "name"), "it says what is wrong"),
+                legal=each("array name", "it says what is wrong"),
             ),
             "wrap": Call(
                 lambda lab, one: {"array": np.asarray(one.empty())},

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from generated import Call, Lab, Subject
+from generated import Call, Lab, Subject, constructor, each
 from generated_fft import distarray
-from generated_runtime import reduced, reduces
+from generated_runtime import pieces, reduced, reduces, wholes
 from mpi4py import MPI
 
 import overlap
@@ -45,14 +45,6 @@ def copies(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
     assert (arguments["recvbuf"] == 1).all()
 
 
-def pieces(lab: Lab, one: Any) -> dict[str, Any]:
-    return {"sendbuf": np.ones(2 * lab.size), "recvbuf": np.zeros(2), "root": 0}
-
-
-def wholes(lab: Lab, one: Any) -> dict[str, Any]:
-    return {"sendbuf": np.ones(2), "recvbuf": np.zeros(2 * lab.size)}
-
-
 # ---- the drop-in -----------------------------------------------------------------------------------
 
 
@@ -79,12 +71,7 @@ def serial_transform(lab: Lab) -> Any:
     """Make a plan with other local transforms, whose steps follow each other."""
     functions = mpi4py_fft.fftw.fftn, mpi4py_fft.fftw.ifftn
     one = mpi4py_fft.PFFT(
-        lab.comm,
-        cube(lab),
-        ((0,), (1, 2)),
-        "D",
-        transforms={(1, 2): functions},
-        planner_effort="FFTW_ESTIMATE",
+        lab.comm, cube(lab), ((0,), (1, 2)), "D", transforms={(1, 2): functions}, planner_effort="FFTW_ESTIMATE"
     )
     return lab.given_by(one, one.forward)
 
@@ -117,12 +104,27 @@ def snapshots(lab: Lab) -> Any:
     return one
 
 
+def drop_in_transform(name: str, make: Any, good: Any, legal: dict[str, str], working: Any = None) -> Subject:
+    return Subject(
+        (name,),
+        make=make,
+        close=lambda lab, one: lab.owner_of(one).destroy(),
+        words=("plan", "PFFT", "transform"),
+        use=("__call__",),
+        working=each("dtypes input_array output_array input_pencil output_pencil", STAYS) | (working or {}),
+        internal=each("release", "of the plan"),
+        calls={
+            "__call__": Call(good, first_mode, legal=legal | {"input_array=nan": "one number for all"}),
+            "describe": Call(local=True),
+        },
+    )
+
+
 COLLECTIVES = (
-    Subject(
-        ("constructor of overlap.collectives.Collectives",),
-        make=lambda lab: None,
-        functions={"Collectives": Collectives},
-        calls={"Collectives": Call(lambda lab, one: {"max_nbytes": 4096}, untold=NO_COMM, done=lambda one: one.free())},
+    constructor(
+        "overlap.collectives.Collectives",
+        Collectives,
+        Call(lambda lab, one: {"max_nbytes": 4096}, untold=NO_COMM, done=lambda one: one.free()),
     ),
     Subject(
         ("overlap.collectives.Collectives",),
@@ -144,7 +146,9 @@ COLLECTIVES = (
             "Reduce": Call(
                 lambda lab, one: reduces(lab, one) | {"root": 0}, legal={"recvbuf": NOT_LOOKED_AT}, run=heard
             ),
-            "Scatter": Call(pieces, copies, legal={"sendbuf": NOT_LOOKED_AT}, run=heard),
+            "Scatter": Call(
+                lambda lab, one: pieces(lab, one) | {"root": 0}, copies, legal={"sendbuf": NOT_LOOKED_AT}, run=heard
+            ),
             "allreduce": Call(
                 lambda lab, one: {"value": 1.0},
                 lambda lab, one, arguments, result: lab.gathered(result) and None,
@@ -156,30 +160,25 @@ COLLECTIVES = (
 )
 
 DROP_IN = (
-    Subject(
-        ("constructor of overlap.compat.mpi4py_fft.PFFT",),
-        make=lambda lab: None,
-        functions={"PFFT": mpi4py_fft.PFFT},
-        calls={
-            "PFFT": Call(
-                lambda lab, one: {
-                    "shape": (4, 4, 4),
-                    "axes": (0, 1, 2),
-                    "dtype": "d",
-                    "grid": (-1,),
-                    "padding": False,
-                    "planner_effort": "FFTW_ESTIMATE",
-                    "wait": "off",
-                    "exchange": "f4",
-                },
-                untold=NO_COMM,
-                legal=dict.fromkeys(
-                    ("collapse", "overwrite_input", "slab", "padding"), "any truth value, as of mpi4py-fft's"
-                )
-                | {"dtype=None": "numpy's None is float64", "grid=longer": "any axes that MPI may split"},
-                done=lambda one: one.destroy(),
-            )
-        },
+    constructor(
+        "overlap.compat.mpi4py_fft.PFFT",
+        mpi4py_fft.PFFT,
+        Call(
+            lambda lab, one: {
+                "shape": (4, 4, 4),
+                "axes": (0, 1, 2),
+                "dtype": "d",
+                "grid": (-1,),
+                "padding": False,
+                "planner_effort": "FFTW_ESTIMATE",
+                "wait": "off",
+                "exchange": "f4",
+            },
+            untold=NO_COMM,
+            legal=each("collapse overwrite_input slab padding", "any truth value, as of mpi4py-fft's")
+            | {"dtype=None": "numpy's None is float64", "grid=longer": "any axes that MPI may split"},
+            done=lambda one: one.destroy(),
+        ),
     ),
     Subject(
         ("overlap.compat.mpi4py_fft.PFFT",),
@@ -188,59 +187,33 @@ DROP_IN = (
         words=("plan", "PFFT"),
         use=lambda lab, one: one.forward(np.ones(one.shape(False))),
         working={"destroy": "to destroy twice is allowed"}
-        | dict.fromkeys(("dimensions", "dtype", "global_shape", "local_slice", "shape"), STAYS),
+        | each("dimensions dtype global_shape local_slice shape", STAYS),
         calls={
             name: Call(local=True, legal={"forward_output": "any truth value, as of mpi4py-fft's"})
             for name in ("shape", "local_slice", "global_shape", "dtype", "describe")
         },
     ),
-    Subject(
-        ("overlap.compat.mpi4py_fft.PFFT.forward",),
-        make=transform,
-        close=lambda lab, one: lab.owner_of(one).destroy(),
-        words=("plan", "PFFT", "transform"),
-        use=("__call__",),
-        working=dict.fromkeys(("dtypes", "input_array", "output_array", "input_pencil", "output_pencil"), STAYS),
-        internal=dict.fromkeys(("release",), "of the plan"),
-        calls={
-            "__call__": Call(
-                lambda lab, one: {"input_array": np.ones(one.input_array.shape, one.dtypes[0]), "normalize": True},
-                first_mode,
-                legal={"normalize": "any truth value, as of mpi4py-fft's", "input_array=nan": "one number for all"},
-            ),
-            "describe": Call(local=True),
-        },
+    drop_in_transform(
+        "overlap.compat.mpi4py_fft.PFFT.forward",
+        transform,
+        lambda lab, one: {"input_array": np.ones(one.input_array.shape, one.dtypes[0]), "normalize": True},
+        {"normalize": "any truth value, as of mpi4py-fft's"},
     ),
-    Subject(
-        ("overlap.compat.mpi4py_fft.PFFT.forward of serial transforms",),
-        make=serial_transform,
-        close=lambda lab, one: lab.owner_of(one).destroy(),
-        words=("plan", "PFFT", "transform"),
-        use=("__call__",),
-        working=dict.fromkeys(
-            ("dtypes", "input_array", "output_array", "input_pencil", "output_pencil", "describe"), STAYS
-        ),
-        internal=dict.fromkeys(("release",), "of the plan"),
-        calls={
-            "__call__": Call(
-                lambda lab, one: {
-                    "input_array": np.ones(one.input_array.shape, one.dtypes[0]),
-                    "output_array": np.zeros_like(one.output_array),
-                    "options": {"normalize": True},
-                },
-                first_mode,
-                legal={"input_array=nan": "one number for all", "options": "whatever the local transforms take"},
-            ),
-            "describe": Call(local=True),
+    drop_in_transform(
+        "overlap.compat.mpi4py_fft.PFFT.forward of serial transforms",
+        serial_transform,
+        lambda lab, one: {
+            "input_array": np.ones(one.input_array.shape, one.dtypes[0]),
+            "output_array": np.zeros_like(one.output_array),
+            "options": {"normalize": True},
         },
+        {"options": "whatever the local transforms take"},
+        each("describe", STAYS),
     ),
     Subject(
         ("overlap.compat.mpi4py_fft.pencil.Transfer",),
         make=transfer,
-        calls={
-            "forward": Call(exchanged, arrived),
-            "backward": Call(lambda lab, one: exchanged(lab, one)),
-        },
+        calls={"forward": Call(exchanged, arrived), "backward": Call(lambda lab, one: exchanged(lab, one))},
         internal={"destroy": "it holds nothing"},
     ),
     Subject(
@@ -260,8 +233,7 @@ DROP_IN = (
             "newDistArray": Call(
                 lambda lab, one: {"pfft": one.plan},
                 local=True,
-                legal=dict.fromkeys(("forward_output", "view"), "any truth value")
-                | {"val": "filled if it is a number"},
+                legal=each("forward_output view", "any truth value") | {"val": "filled if it is a number"},
             ),
             "DistArray": Call(
                 lambda lab, one: {"global_shape": (4, 4, 4), "subcomm": one.u.subcomm, "val": 1.0, "rank": 0},
@@ -281,8 +253,7 @@ DROP_IN = (
         ("overlap.compat.mpi4py_fft.DistArray's methods",),
         make=field,
         kind=mpi4py_fft.DistArray,
-        internal=dict.fromkeys(("__new__", "__array_finalize__", "__getitem__"), NUMPYS)
-        | dict.fromkeys(("local_slice",), "no arguments"),
+        internal=each("__new__ __array_finalize__ __getitem__", NUMPYS) | each("local_slice", "no arguments"),
         calls={
             "get": Call(lambda lab, one: {"gslice": (0, slice(None), slice(None))}),
             "get_pencil_and_transfer": Call(lambda lab, one: {"axis": 1}, local=True),
@@ -294,11 +265,10 @@ DROP_IN = (
             "read": Call(lambda lab, one: {"filename": snapshots(lab).filename, "name": "u"}),
         },
     ),
-    Subject(
-        ("constructor of overlap.compat.mpi4py_fft.HDF5File",),
-        make=lambda lab: None,
-        functions={"HDF5File": mpi4py_fft.HDF5File},
-        calls={"HDF5File": Call(lambda lab, one: {"h5name": snapshots(lab).filename, "domain": ((0.0, 1.0),) * 3})},
+    constructor(
+        "overlap.compat.mpi4py_fft.HDF5File",
+        mpi4py_fft.HDF5File,
+        Call(lambda lab, one: {"h5name": snapshots(lab).filename, "domain": ((0.0, 1.0),) * 3}),
     ),
     Subject(
         ("overlap.compat.mpi4py_fft.HDF5File",),
@@ -369,29 +339,26 @@ def restored(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None
 
 
 OUTPUT = (
-    Subject(
-        ("constructor of overlap.Output",),
-        make=lambda lab: None,
-        functions={"Output": overlap.Output},
-        calls={
-            "Output": Call(
-                lambda lab, one: {
-                    "path": steps_path(lab),
-                    "mode": "w",
-                    "attrs": {"viscosity": 0.5},
-                    "dims": {"u": ("y", "x")},
-                    "coords": {"x": [0.0, 1.0]},
-                    "exchange": "f4",
-                },
-                untold=NO_COMM,
-                legal={
-                    "attrs=unknown": "any names",
-                    "coords=unknown": "of no axis that there is",
-                    "dims=unknown": "of no field that there is",
-                },
-                done=lambda one: one.close(),
-            )
-        },
+    constructor(
+        "overlap.Output",
+        overlap.Output,
+        Call(
+            lambda lab, one: {
+                "path": steps_path(lab),
+                "mode": "w",
+                "attrs": {"viscosity": 0.5},
+                "dims": {"u": ("y", "x")},
+                "coords": {"x": [0.0, 1.0]},
+                "exchange": "f4",
+            },
+            untold=NO_COMM,
+            legal={
+                "attrs=unknown": "any names",
+                "coords=unknown": "of no axis that there is",
+                "dims=unknown": "of no field that there is",
+            },
+            done=lambda one: one.close(),
+        ),
     ),
     Subject(
         ("overlap.Output",),
@@ -414,18 +381,15 @@ OUTPUT = (
             "truncate": Call(lambda lab, one: {"step": 0}, legal={"step=huge": "nothing is behind it"}),
         },
     ),
-    Subject(
-        ("constructor of overlap.Protected",),
-        make=lambda lab: None,
-        functions={"Protected": overlap.Protected},
-        calls={
-            "Protected": Call(
-                lambda lab, one: {"fields": [distarray(lab)], "copies": 0},
-                untold={"fields": "the communicator is theirs"},
-                legal={"fields=longer": "a field may be protected twice"},
-                done=lambda one: one.free(),
-            )
-        },
+    constructor(
+        "overlap.Protected",
+        overlap.Protected,
+        Call(
+            lambda lab, one: {"fields": [distarray(lab)], "copies": 0},
+            untold={"fields": "the communicator is theirs"},
+            legal={"fields=longer": "a field may be protected twice"},
+            done=lambda one: one.free(),
+        ),
     ),
     Subject(
         ("overlap.Protected",),

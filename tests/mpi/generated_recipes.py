@@ -10,14 +10,12 @@ import generated_runtime
 import generated_sparse
 from generated import Subject
 
-ARGUMENTS: dict[str, Any] = {
-    "comm": lambda lab: lab.comm,
-}
+import overlap
+
+ARGUMENTS: dict[str, Any] = {"comm": lambda lab: lab.comm}
 """Good values by the name of an argument, or a function of the `Lab` that makes one."""
 
-LEGAL: dict[str, str] = {
-    "deadline_s=None": "no limit",
-}
+LEGAL: dict[str, str] = {"deadline_s=None": "no limit"}
 """Values that are allowed in every call, with the reason."""
 
 SUBJECTS: dict[str, tuple[Subject, ...]] = {
@@ -50,25 +48,11 @@ DEGREES: dict[str, int | tuple[int, ...] | None] = {
 call in one subject or in all; 1 by default. None: its arrays are memory to work in.
 """
 
-NOT_CALLED: dict[str, str] = dict.fromkeys(
-    (
-        f"overlap.{name}"
-        for name in [
-            "BusyError",
-            "ClosedError",
-            "CommunicatorsExhausted",
-            "DataLost",
-            "InputError",
-            "LinksUnavailable",
-            "OverlapError",
-            "RankError",
-            "RankLost",
-            "SliceError",
-            "ThreadLevelError",
-        ]
-    ),
-    "exceptions",
-) | {
+NOT_CALLED: dict[str, str] = {
+    f"overlap.{name}": "an exception"
+    for name in overlap.__all__
+    if isinstance(kind := getattr(overlap, name), type) and issubclass(kind, Exception)
+} | {
     "overlap.ArrayLayout": "a record: plans look at what is in it",
     "overlap.Settings": "a record: plans look at what is in it",
     "overlap.worker_index": "no arguments",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from generated import Call, Lab, Subject
+from generated import Call, Lab, Subject, constructor, each
 from mpi4py import MPI
 
 import overlap
@@ -95,6 +95,14 @@ def reduces(lab: Lab, one: Any) -> dict[str, Any]:
     return {"sendbuf": np.ones(2), "recvbuf": np.zeros(2)}
 
 
+def pieces(lab: Lab, one: Any) -> dict[str, Any]:
+    return {"sendbuf": np.ones(2 * lab.size), "recvbuf": np.zeros(2)}
+
+
+def wholes(lab: Lab, one: Any) -> dict[str, Any]:
+    return {"sendbuf": np.ones(2), "recvbuf": np.zeros(2 * lab.size)}
+
+
 def reduced(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
     assert np.array_equal(arguments["recvbuf"], [lab.size] * 2), arguments
 
@@ -116,12 +124,7 @@ def buffers_of(name: str) -> Any:
         return [np.zeros(2 * lab.size), [2] * lab.size, [2 * r for r in range(lab.size)], MPI.DOUBLE]
 
     def blocks(lab):
-        return [
-            np.zeros(2 * lab.size),
-            [2] * lab.size,
-            [16 * r for r in range(lab.size)],
-            [MPI.DOUBLE] * lab.size,
-        ]
+        return [np.zeros(2 * lab.size), [2] * lab.size, [16 * r for r in range(lab.size)], [MPI.DOUBLE] * lab.size]
 
     def single(lab):
         return np.zeros(2)
@@ -170,9 +173,8 @@ def buffers_of(name: str) -> Any:
     return positional(*known[name])
 
 
-LIKE_MPI = dict.fromkeys(
-    ("args=more", "args=fewer", "args=shape"), "as mpi4py has it: defaults, and long receivers"
-) | {"args=None": "None is MPI.IN_PLACE, or an empty buffer, as in mpi4py"}
+LIKE_MPI = each("args=more args=fewer args=shape", "as mpi4py has it: defaults, and long receivers")
+LIKE_MPI |= {"args=None": "None is MPI.IN_PLACE, or an empty buffer, as in mpi4py"}
 FOUND_LATE = {
     "args=shape": "MPI finds it on this rank alone, when others have made a request that it now will not match"
 }
@@ -214,17 +216,14 @@ def in_program_kept(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 SUBJECTS = (
-    Subject(
-        ("constructor of overlap.Runtime",),
-        make=lambda lab: None,
-        functions={"Runtime": overlap.Runtime},
-        calls={
-            "Runtime": Call(
-                lambda lab, one: {"workers": 1, "depth": 2, "wait": "poll", "in_flight": 1, "entry_deadline_s": 30.0},
-                untold={"comm": "there is no communicator over which a rank could tell the others"},
-                done=lambda rt: rt.close(),
-            )
-        },
+    constructor(
+        "overlap.Runtime",
+        overlap.Runtime,
+        Call(
+            lambda lab, one: {"workers": 1, "depth": 2, "wait": "poll", "in_flight": 1, "entry_deadline_s": 30.0},
+            untold={"comm": "there is no communicator over which a rank could tell the others"},
+            done=lambda rt: rt.close(),
+        ),
     ),
     Subject(
         ("overlap.Runtime",),
@@ -234,8 +233,8 @@ SUBJECTS = (
         use=("pipelined",),
         working={"close": "to close twice is allowed", "check_open": "see the calls"},
         internal={
-            **dict.fromkeys(("pause", "resume", "enter"), OF_LAYERS),
-            **dict.fromkeys(("shrink", "detecting_losses"), "where ranks are lost: see test_losses"),
+            **each("pause resume enter", OF_LAYERS),
+            **each("shrink detecting_losses", "where ranks are lost: see test_losses"),
         },
         calls={
             "check_open": Call(local=True),
@@ -245,10 +244,7 @@ SUBJECTS = (
             "loads": Call(),
             "pipelined": Call(program_of, summed, run=piped),
             "preflight": Call(legal={"problem": "it is told"}),
-            "collective_section": Call(
-                lambda lab, rt: {"what": "testing"},
-                run=collective_section,
-            ),
+            "collective_section": Call(lambda lab, rt: {"what": "testing"}, run=collective_section),
             "wrap": Call(untold={"comm": "it is collective over this communicator"}),
         },
     ),
@@ -289,19 +285,9 @@ SUBJECTS = (
         calls={
             "Barrier": Call(run=in_program),
             "Bcast": Call(lambda lab, one: {"buf": np.ones(2)}, run=in_program),
-            "Scatter": Call(
-                lambda lab, one: {"sendbuf": np.ones(2 * lab.size), "recvbuf": np.zeros(2)},
-                legal={"sendbuf": "not looked at on this rank"},
-                run=in_program,
-            ),
-            "Gather": Call(
-                lambda lab, one: {"sendbuf": np.ones(2), "recvbuf": np.zeros(2 * lab.size)},
-                legal={"recvbuf": "not looked at on this rank"},
-                run=in_program,
-            ),
-            "Allgather": Call(
-                lambda lab, one: {"sendbuf": np.ones(2), "recvbuf": np.zeros(2 * lab.size)}, run=in_program
-            ),
+            "Scatter": Call(pieces, legal={"sendbuf": "not looked at on this rank"}, run=in_program),
+            "Gather": Call(wholes, legal={"recvbuf": "not looked at on this rank"}, run=in_program),
+            "Allgather": Call(wholes, run=in_program),
             "Reduce": Call(reduces, legal={"recvbuf": "not looked at on this rank"}, run=in_program),
             "Allreduce": Call(reduces, reduced, run=in_program),
             "allreduce": Call(lambda lab, one: {"value": 1.0}, run=in_program, legal={"value": "a number"}),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from generated import Call, Lab, Subject
+from generated import Call, Lab, Subject, each
 from generated_runtime import in_program, runtime
 
 import overlap
@@ -14,7 +14,7 @@ from overlap import sparse
 
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
 NO_MATRIX = {"A": "it brings the communicator over which a rank could tell the others"}
-FREEING = dict.fromkeys(("close", "free"), "to close twice is allowed")
+FREEING = each("close free", "to close twice is allowed")
 OF_SOLVERS = "for solvers and preconditioners, which know whether the matrix is open"
 TRUSTED = "what solvers call in every step, with arrays that they have made themselves"
 DATA = "data that were there when it was made"
@@ -61,8 +61,8 @@ def ghosts(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
         assert (array[lab.count(3) :] == 1.0 + needs(lab) // 3).all(), array
         return
     around = blocks(lab)
-    for each in around.neighbours(lab.rank):
-        assert (array[each.receive] == 1.0 + each.rank).all(), array
+    for one in around.neighbours(lab.rank):
+        assert (array[one.receive] == 1.0 + one.rank).all(), array
 
 
 def after(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,6 +82,15 @@ def begun(lab: Lab, function: Any, *arrays: Any) -> None:
         await (await function(*arrays))
 
     in_program(lab, whole)
+
+
+OF_HALOS = {"fail": TRUSTED} | each("abandon lose", OF_SOLVERS)
+HALO_CALLS = {
+    "empty": Call(),
+    "check_open": Call(local=True),
+    "exchange": Call(numbered, ghosts, run=after),
+    "start": Call(numbered, ghosts, run=started),
+}
 
 
 # ---- matrices ------------------------------------------------------------------------------------
@@ -316,8 +325,7 @@ SUBJECTS = (
                 done=lambda one: one.free(),
             ),
             "agreed_blocks": Call(
-                lambda lab, one: {"comm": lab.comm, "shape": (3 * lab.size, 2), "grid": (lab.size, 1)},
-                untold=NO_COMM,
+                lambda lab, one: {"comm": lab.comm, "shape": (3 * lab.size, 2), "grid": (lab.size, 1)}, untold=NO_COMM
             ),
             "Blocks": Call(
                 lambda lab, one: {
@@ -355,20 +363,9 @@ SUBJECTS = (
         words=("halo", "Halo"),
         use=("exchange",),
         working=FREEING | {"from_indices": "makes another one"},
-        internal={
-            "fail": TRUSTED,
-            "abandon": OF_SOLVERS,
-            "lose": OF_SOLVERS,
-            "__call__": "see the halo of a runtime",
-            "begin": "see the halo of a runtime",
-        },
+        internal=OF_HALOS | each("__call__ begin", "see the halo of a runtime"),
         once=True,
-        calls={
-            "empty": Call(),
-            "check_open": Call(local=True),
-            "exchange": Call(numbered, ghosts, run=after),
-            "start": Call(numbered, ghosts, run=started),
-        },
+        calls=HALO_CALLS,
     ),
     Subject(
         ("overlap.Halo of a runtime",),
@@ -377,16 +374,10 @@ SUBJECTS = (
         words=("halo", "Halo", "runtime"),
         use=("__call__",),
         working=FREEING | {"from_indices": "makes another one"},
-        internal={"fail": TRUSTED, "abandon": OF_SOLVERS, "lose": OF_SOLVERS},
+        internal=OF_HALOS,
         once=True,
-        calls={
-            "empty": Call(),
-            "check_open": Call(local=True),
-            "exchange": Call(numbered, ghosts, run=after),
-            "start": Call(numbered, ghosts, run=started),
-            "begin": Call(numbered, ghosts, run=begun),
-            "__call__": Call(numbered, ghosts, run=in_program),
-        },
+        calls=HALO_CALLS
+        | {"begin": Call(numbered, ghosts, run=begun), "__call__": Call(numbered, ghosts, run=in_program)},
     ),
     Subject(
         ("overlap.halo.PendingHalo",),
@@ -428,12 +419,10 @@ SUBJECTS = (
         words=("matrix", "Matrix"),
         use=("__matmul__",),
         working=FREEING
-        | dict.fromkeys(("from_scipy", "from_stencil"), "makes another one")
-        | dict.fromkeys(("needed", "local_rows", "workers"), DATA)
+        | each("from_scipy from_stencil", "makes another one")
+        | each("needed local_rows workers", DATA)
         | {"T": "products with it are no longer possible"},
-        internal=dict.fromkeys(
-            ["agreed", "in_type", "lend_vector", "own_of", "shape_problem", "take_back"], OF_SOLVERS
-        ),
+        internal=each("agreed in_type lend_vector own_of shape_problem take_back", OF_SOLVERS),
         once=True,
         calls={
             "__matmul__": Call(one_vector, product),

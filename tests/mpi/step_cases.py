@@ -4,6 +4,8 @@ import ctypes
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from mpi4py import MPI
+
 from overlap.compiled.mpi import mpi_function
 from overlap.fft.engine import stage, staged
 from overlap.fft.engine.steps import Call, Exchange, Split
@@ -84,3 +86,85 @@ def small_units(nbytes=2**16):
 
 def grids(size):
     return [(P, size // P) for P in range(1, size + 1) if size % P == 0]
+
+
+# ---- failures ----
+
+
+class Boom(Exception):
+    """Injected."""
+
+
+@contextmanager
+def failing(kind, name, when):
+    """Let a function of a class or module raise once, at a call with ``when(number, *args)``."""
+    original = getattr(kind, name)
+    state = {"calls": 0, "raised": 0}
+
+    def method(*args, **kwargs):
+        number = state["calls"]
+        state["calls"] += 1
+        if not state["raised"] and when(number, *args):
+            state["raised"] += 1
+            raise Boom(f"{name}, call {number}")
+        return original(*args, **kwargs)
+
+    setattr(kind, name, method)
+    try:
+        yield state
+    finally:
+        setattr(kind, name, original)
+
+
+@contextmanager
+def step_fails(transform, label, when=lambda task: True):
+    """Let a step with this label raise once, of a slice with ``when(task)``; without a label, an exchange."""
+    state = {"raised": 0}
+
+    def at(task, step):
+        named = is_exchange(step) if label is None else label in labels_of(step)
+        return named and when(task)
+
+    def fail(task):
+        if not state["raised"]:
+            state["raised"] += 1
+            raise Boom(f"{label}, {task}")
+
+    with added(transform, at, fail):
+        yield state
+
+
+@contextmanager
+def mpi_fails(transform, number):
+    """Let MPI reject an exchange once, the one with this number in the next call."""
+    state = {"calls": 0, "raised": 0}
+
+    def rejected(name, real, *words):
+        state["calls"] += 1
+        if state["calls"] == number + 1:
+            state["raised"] += 1
+            return MPI.ERR_COUNT
+        return real(*words)
+
+    with mpi_functions(rejected, transform):
+        yield state
+
+
+@contextmanager
+def nothing_fails():
+    yield {"raised": 0}
+
+
+def sites_of(transform, z):
+    """Places in which a transform can fail at slice `z`, as context managers by name."""
+
+    def has(task):
+        return task.part.start <= z < task.part.stop
+
+    if transform.runtime.comm.size == 1:
+        yield "local", lambda: step_fails(transform, "local", has), True
+        return
+    for name in ("pack", "unpack"):
+        yield name, lambda name=name: step_fails(transform, name, has), True
+    yield "exchange", lambda: step_fails(transform, None, has), False
+    yield "MPI call", lambda: mpi_fails(transform, z), False

@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
-from test_fft2_errors import grouped, nothing_fails, step_fails
+from step_cases import nothing_fails, step_fails
+from test_fft_errors import grouped
 
 import overlap
 
@@ -65,8 +66,7 @@ def direct_sum(comm, mode, shape=(2, 3, 9, 17), points=None):
 
 @on_ranks
 @pytest.mark.parametrize(
-    "comm, mode, points",
-    [(1, "off", None), (2, "poll", None), (3, "block", [25, 26]), exhaustive(4, "auto", [27, 49])],
+    "comm, mode, points", [(1, "off", None), (2, "poll", None), (3, "block", [25, 26]), exhaustive(4, "auto", [27, 49])]
 )
 def test_direct_sum_over_modes(comm, mode, points):
     direct_sum(comm, mode=mode, points=points)

@@ -44,176 +44,131 @@ def test_bit_for_bit(comm):
             assert out.tobytes() == reference, (wait, workers, depth)
 
 
-def _array(comm, z, length, rank=None):
-    return np.arange(length) + 1000.0 * (comm.rank if rank is None else rank) + 7 * z
-
-
 def calls_against_numpy(comm, topology=False):
     """Every awaitable call, on whatever communicator, with numpy's answer next to it.
 
-    Yields (name, function of the slice that makes the operation and a check).
+    Yields (name, function of the slice that makes the operation and a list of pairs: what is found, what is right).
     """
-    size, rank = comm.size, comm.rank
-    parts = [partial(_array, comm, rank=r) for r in range(size)]
+    size, rank, root = comm.size, comm.rank, comm.size - 1
     counts = np.arange(1, size + 1)
-    displs = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    root = size - 1
+    starts, total = np.cumsum(counts) - counts, int(counts.sum())
+    mine = slice(starts[rank], starts[rank] + rank + 1)
     right, left = (rank + 1) % size, (rank - 1) % size
-    equal = np.testing.assert_array_equal
 
-    def expect(operation, pairs):
-        return operation, lambda: [equal(got, want) for got, want in pairs]
+    def of(other, z, length):  # what a rank sends
+        return np.arange(length) + 1000.0 * other + 7 * z
 
-    def blocks(z, shape=2):  # what this rank receives when all send `shape` to each
-        return np.concatenate([parts[r](z, size * shape)[rank * shape :][:shape] for r in range(size)])
+    def every(z, length):
+        return np.array([of(other, z, length) for other in range(size)])
 
-    def bcast(z):
-        data = _array(comm, z, 5)
-        return expect(comm.Bcast(data, root=root), [(data, parts[root](z, 5))])
+    def uneven(z):  # rank r sends r + 1 numbers
+        return np.concatenate([of(other, z, other + 1) for other in range(size)])
 
-    def gather(z, name="Gather"):
-        out = np.empty((size, 3)) if rank == root else None
-        return expect(
-            comm.Gather(_array(comm, z, 3), out, root=root), [(out, [p(z, 3) for p in parts])] if rank == root else []
-        )
+    def here(z, length):
+        return of(rank, z, length)
 
-    def gatherv(z):
-        out = np.empty(counts.sum())
-        return expect(
-            comm.Gatherv(_array(comm, z, rank + 1), [out, counts, displs, MPI.DOUBLE], root=root),
-            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))] if rank == root else [],
-        )
+    def at_root(found, truth):
+        return [(found, truth)] if rank == root else []
 
-    def scatter(z):
-        out = np.empty(2)
-        return expect(
-            comm.Scatter(_array(comm, z, 2 * size), out, root=root), [(out, parts[root](z, 2 * size)[2 * rank :][:2])]
-        )
+    def bcast(z, data):
+        return comm.Bcast(data, root=root), [(data, of(root, z, 5))]
 
-    def scatterv(z):
-        out = np.empty(rank + 1)
-        send = _array(comm, z, counts.sum())
-        return expect(
-            comm.Scatterv([send, counts, displs, MPI.DOUBLE], out, root=root),
-            [(out, parts[root](z, counts.sum())[displs[rank] :][: rank + 1])],
-        )
+    def gather(z, out):
+        return comm.Gather(here(z, 3), out if rank == root else None, root=root), at_root(out, every(z, 3))
 
-    def allgather(z):
-        out = np.empty((size, 3))
-        return expect(comm.Allgather(_array(comm, z, 3), out), [(out, [p(z, 3) for p in parts])])
+    def gatherv(z, out):
+        operation = comm.Gatherv(here(z, rank + 1), [out, counts, starts, MPI.DOUBLE], root=root)
+        return operation, at_root(out, uneven(z))
 
-    def allgatherv(z):
-        out = np.empty(counts.sum())
-        return expect(
-            comm.Allgatherv(_array(comm, z, rank + 1), [out, counts, displs, MPI.DOUBLE]),
-            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))],
-        )
+    def scatter(z, out):
+        return comm.Scatter(here(z, 2 * size), out, root=root), [(out, of(root, z, 2 * size)[2 * rank :][:2])]
 
-    def alltoall(z):
-        out = np.empty(2 * size)
-        return expect(comm.Alltoall(_array(comm, z, 2 * size), out), [(out, blocks(z))])
+    def scatterv(z, out):
+        operation = comm.Scatterv([here(z, total), counts, starts, MPI.DOUBLE], out, root=root)
+        return operation, [(out, of(root, z, total)[mine])]
 
-    def vector(z, name):  # rank r sends c + 1 numbers to rank c
-        out = np.empty(size * (rank + 1))
-        send = _array(comm, z, counts.sum())
-        want = np.concatenate([parts[r](z, counts.sum())[displs[rank] :][: rank + 1] for r in range(size)])
-        received = np.full(size, rank + 1)
-        starts = np.arange(size) * (rank + 1)
-        if name == "Alltoallw":
-            types = [MPI.DOUBLE] * size
-            operation = comm.Alltoallw([send, counts, 8 * displs, types], [out, received, 8 * starts, types])
-        else:
-            operation = comm.Alltoallv([send, counts, displs, MPI.DOUBLE], [out, received, starts, MPI.DOUBLE])
-        return expect(operation, [(out, want)])
+    def allgather(z, out):
+        return comm.Allgather(here(z, 3), out), [(out, every(z, 3))]
 
-    def reduce(z):
-        out = np.zeros(4)
-        return expect(
-            comm.Reduce(_array(comm, z, 4), out, op=MPI.SUM, root=root),
-            [(out, sum(p(z, 4) for p in parts))] if rank == root else [],
-        )
+    def allgatherv(z, out):
+        return comm.Allgatherv(here(z, rank + 1), [out, counts, starts, MPI.DOUBLE]), [(out, uneven(z))]
 
-    def allreduce(z):
-        out = np.empty(4)
-        return expect(
-            comm.Allreduce(_array(comm, z, 4), out, op=MPI.MAX), [(out, np.max([p(z, 4) for p in parts], axis=0))]
-        )
+    def alltoall(z, out):
+        return comm.Alltoall(here(z, 2 * size), out), [(out, every(z, 2 * size)[:, 2 * rank :][:, :2].ravel())]
 
-    def reduce_scatter(z):
-        out = np.empty(rank + 1)
-        want = sum(p(z, counts.sum()) for p in parts)[displs[rank] :][: rank + 1]
-        return expect(comm.Reduce_scatter(_array(comm, z, counts.sum()), out, list(counts)), [(out, want)])
+    def alltoallv(z, out):  # rank r sends c + 1 numbers to rank c
+        received, places = np.full(size, rank + 1), np.arange(size) * (rank + 1)
+        operation = comm.Alltoallv([here(z, total), counts, starts, MPI.DOUBLE], [out, received, places, MPI.DOUBLE])
+        return operation, [(out, every(z, total)[:, mine].ravel())]
 
-    def reduce_scatter_block(z):
-        out = np.empty(2)
-        want = sum(p(z, 2 * size) for p in parts)[2 * rank :][:2]
-        return expect(comm.Reduce_scatter_block(_array(comm, z, 2 * size), out), [(out, want)])
+    def alltoallw(z, out):
+        received, places, types = np.full(size, rank + 1), np.arange(size) * (rank + 1), [MPI.DOUBLE] * size
+        operation = comm.Alltoallw([here(z, total), counts, 8 * starts, types], [out, received, 8 * places, types])
+        return operation, [(out, every(z, total)[:, mine].ravel())]
 
-    def scan(z):
-        out = np.empty(3)
-        return expect(comm.Scan(_array(comm, z, 3), out), [(out, sum(p(z, 3) for p in parts[: rank + 1]))])
+    def reduce(z, out):
+        return comm.Reduce(here(z, 4), out, op=MPI.SUM, root=root), at_root(out, every(z, 4).sum(0))
 
-    def exscan(z):
-        out = np.zeros(3)
-        return expect(
-            comm.Exscan(_array(comm, z, 3), out),
-            [(out, sum((p(z, 3) for p in parts[:rank]), np.zeros(3)))] if rank else [],
-        )
+    def allreduce(z, out):
+        return comm.Allreduce(here(z, 4), out, op=MPI.MAX), [(out, every(z, 4).max(0))]
 
-    def sendrecv(z):
-        out = np.empty(3)
-        return expect(comm.Sendrecv(_array(comm, z, 3), right, 7, out, left, 7), [(out, parts[left](z, 3))])
+    def reduce_scatter(z, out):
+        return comm.Reduce_scatter(here(z, total), out, list(counts)), [(out, every(z, total).sum(0)[mine])]
 
-    def sendrecv_replace(z):
-        data = _array(comm, z, 3)
-        return expect(comm.Sendrecv_replace(data, left, 5, source=right, recvtag=5), [(data, parts[right](z, 3))])
+    def reduce_scatter_block(z, out):
+        truth = every(z, 2 * size).sum(0)[2 * rank :][:2]
+        return comm.Reduce_scatter_block(here(z, 2 * size), out), [(out, truth)]
 
-    def neighbor_allgather(z, name):  # a ring: the neighbours are left, then right
-        out = np.empty((2, 3))
-        buffer = out if name == "Neighbor_allgather" else [out, [3, 3], [0, 3], MPI.DOUBLE]
-        return expect(getattr(comm, name)(_array(comm, z, 3), buffer), [(out, [parts[left](z, 3), parts[right](z, 3)])])
+    def scan(z, out):
+        return comm.Scan(here(z, 3), out), [(out, every(z, 3)[: rank + 1].sum(0))]
 
-    def neighbor_alltoall(z, name):
-        send, out = _array(comm, z, 4), np.empty(4)
-        layout = {
-            "Neighbor_alltoall": (),
-            "Neighbor_alltoallv": ([2, 2], [0, 2], MPI.DOUBLE),
-            "Neighbor_alltoallw": ([2, 2], [0, 16], [MPI.DOUBLE] * 2),
-        }[name]
-        want = np.concatenate([parts[left](z, 4)[2:], parts[right](z, 4)[:2]])
-        if size <= 2:  # left and right are the same rank: MPI leaves the pairing open
-            want = None
+    def exscan(z, out):
+        return comm.Exscan(here(z, 3), out), [(out, every(z, 3)[:rank].sum(0))] if rank else []
+
+    def sendrecv(z, out):
+        return comm.Sendrecv(here(z, 3), right, 7, out, left, 7), [(out, of(left, z, 3))]
+
+    def sendrecv_replace(z, data):
+        return comm.Sendrecv_replace(data, left, 5, source=right, recvtag=5), [(data, of(right, z, 3))]
+
+    def neighbours(z, name):  # a ring: the neighbours are left, then right
+        if name.startswith("Neighbor_allgather"):
+            send, out, truth = here(z, 3), np.empty((2, 3)), [of(left, z, 3), of(right, z, 3)]
+            buffer = out if name == "Neighbor_allgather" else [out, [3, 3], [0, 3], MPI.DOUBLE]
+            return getattr(comm, name)(send, buffer), [(out, truth)]
+        send, out, layout = here(z, 4), np.empty(4), []
+        if name != "Neighbor_alltoall":
+            layout = [[2, 2], [0, 2], MPI.DOUBLE] if name[-1] == "v" else [[2, 2], [0, 16], [MPI.DOUBLE] * 2]
         operation = getattr(comm, name)([send, *layout] if layout else send, [out, *layout] if layout else out)
-        return expect(operation, [] if want is None else [(out, want)])
+        truth = np.concatenate([of(left, z, 4)[2:], of(right, z, 4)[:2]])
+        return operation, [(out, truth)] if size > 2 else []  # with one neighbour MPI leaves the pairing open
 
     if topology:
-        for name in ("Neighbor_allgather", "Neighbor_allgatherv"):
-            yield name, partial(neighbor_allgather, name=name)
-        for name in ("Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"):
-            yield name, partial(neighbor_alltoall, name=name)
+        for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"):
+            yield f"Neighbor_{name}", partial(neighbours, name=f"Neighbor_{name}")
         return
-    yield "Barrier", lambda z: (comm.Barrier(), lambda: None)
-    for name in ("Alltoallv", "Alltoallw"):
-        yield name, partial(vector, name=name)
-    for function in (
-        bcast,
-        gather,
-        gatherv,
-        scatter,
-        scatterv,
-        allgather,
-        allgatherv,
-        alltoall,
-        reduce,
-        allreduce,
-        reduce_scatter,
-        reduce_scatter_block,
-        scan,
-        exscan,
-        sendrecv,
-        sendrecv_replace,
+    yield "Barrier", lambda z: (comm.Barrier(), [])
+    for function, shape in (
+        (gather, (size, 3)),
+        (gatherv, total),
+        (scatter, 2),
+        (scatterv, rank + 1),
+        (allgather, (size, 3)),
+        (allgatherv, total),
+        (alltoall, 2 * size),
+        (alltoallv, size * (rank + 1)),
+        (alltoallw, size * (rank + 1)),
+        (reduce, 4),
+        (allreduce, 4),
+        (reduce_scatter, rank + 1),
+        (reduce_scatter_block, 2),
+        (scan, 3),
+        (exscan, 3),
+        (sendrecv, 3),
     ):
-        yield function.__name__.capitalize(), function
+        yield function.__name__.capitalize(), lambda z, make=function, shape=shape: make(z, np.zeros(shape))
+    for function, length in ((bcast, 5), (sendrecv_replace, 3)):  # from and to one array
+        yield function.__name__.capitalize(), lambda z, make=function, n=length: make(z, here(z, n))
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
@@ -237,11 +192,12 @@ def test_awaitable_calls(comm):
 
                 @rt.pipelined
                 async def program(z):
-                    for _name, make in calls:
-                        operation, check = make(z)
+                    for _, make in calls:
+                        operation, pairs = make(z)
                         names.append(operation.name)
                         await operation
-                        check()
+                        for found, truth in pairs:
+                            np.testing.assert_array_equal(found, truth)
 
                 program(range(5))
                 assert set(names) == {name for name, _ in calls}

@@ -9,6 +9,7 @@ import pytest
 from everywhere import outcome
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
+from test_collectives_drawn import KINDS, good
 
 from overlap import compiled
 from overlap.collectives import Collectives, Op
@@ -199,34 +200,11 @@ def test_the_same_to_the_last_bit(comm, flat):
 def many_rounds(comm, rounds, seed=0):
     """Back to back, with changing data and collectives, and ranks that are late now and then."""
     late, which = random.Random(comm.rank), random.Random(seed)
-    rank, size = comm.rank, comm.size
-    block, pieces = np.zeros(8), np.zeros((size, 8))
     with Collectives(comm) as fast:
         for number in range(rounds):
-            kind, root = which.randrange(7), which.randrange(size)
             if late.random() < 0.002:
                 time.sleep(late.random() * 2e-3)
-            block[:] = 1000 * number + rank
-            if kind == 0:
-                assert fast.allreduce(number + rank) == size * number + size * (size - 1) // 2
-            elif kind == 1:
-                fast.Bcast(block, root)
-                assert (block == 1000 * number + root).all()
-            elif kind == 2:
-                fast.Allgather(block, pieces)
-                assert (pieces == 1000 * number + np.arange(size)[:, None]).all()
-            elif kind == 3:
-                fast.Gather(block, pieces, root)
-                assert rank != root or (pieces == 1000 * number + np.arange(size)[:, None]).all()
-            elif kind == 4:
-                pieces[:] = number + np.arange(size)[:, None]
-                fast.Scatter(pieces, block, root)
-                assert (block == number + rank).all()
-            elif kind == 5:
-                fast.Reduce(block, pieces[0], root=root)
-                assert rank != root or (pieces[0] == 1000 * number * size + size * (size - 1) // 2).all()
-            else:
-                fast.Barrier()
+            good(comm, which.choice(KINDS), which.randrange(comm.size), number, count=8)(fast)
 
 
 @on_ranks

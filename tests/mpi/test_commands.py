@@ -18,11 +18,20 @@ from marks import exhaustive
 from overlap.timing.simulate import Machine
 from overlap.tools import launch
 
-SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
+PLANES = "--slices 6 --shape 24 20"
+SMALL = f"{PLANES} --rounds 2"
 
 
-def checked(path, **expected):
-    """The only case of a report; every number is one."""
+def succeed(*arguments, **options):
+    """What a command that succeeds prints; its first argument may have blanks in it."""
+    first, *rest = arguments
+    status, out, err = overlap(*first.split(), *rest, **options)
+    assert status == 0, err
+    return out
+
+
+def checked(path, expected):
+    """A report and its only case, which has what is expected; every number is one."""
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
     (record,) = report["cases"]
     assert {name: record[name] for name in expected} == expected
@@ -34,69 +43,40 @@ def checked(path, **expected):
     return report, record
 
 
+def benched(folder, arguments, expected, **options):
+    """What `overlap bench` reports and prints: report, its only case, text."""
+    path = folder / "report.json"
+    out = succeed(f"bench {arguments}", "--json", path, **options)
+    return *checked(path, expected), out
+
+
 @pytest.mark.parametrize(
     "workload, dtype",
     [("fft2", "c16"), exhaustive("fft2", "f4"), exhaustive("operation", "f8"), exhaustive("operation", "f4")],
 )
 def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
-    path = tmp_path / "report.json"
-    status, out, err = overlap("bench", workload, "--dtype", dtype, *SMALL, "--json", path)
-    assert status == 0, err
-    report, _ = checked(
-        path,
-        workload=workload,
-        dtype=dtype,
-        ranks=2,
-        slices=6,
-        shape=[24, 20],
-        link="shm",
-        control_hidden=None,
-        rounds=2,
-        workers=1,
-    )
+    expected = {"ranks": 2, "slices": 6, "shape": [24, 20], "link": "shm", "control_hidden": None, "rounds": 2}
+    expected |= {"workload": workload, "dtype": dtype, "workers": 1}
+    report, _, out = benched(tmp_path, f"{workload} --dtype {dtype} {SMALL}", expected)
     assert "MPI" in report["mpi"]["library"] or "MPICH" in report["mpi"]["library"]
     assert "shared memory" in out and "24 x 20" in out
 
 
-@pytest.mark.parametrize("dtype, order, grid", [exhaustive("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
+@pytest.mark.parametrize("dtype, order, grid", [exhaustive("c16", "natural", [2, 1]), ("f4", "transposed", [1, 2])])
 def test_bench_of_volumes(dtype, order, grid, tmp_path):
-    path = tmp_path / "report.json"
-    status, out, err = overlap(
-        "bench",
-        "fft3",
-        "--dtype",
-        dtype,
-        "--shape",
-        8,
-        10,
-        12,
-        "--slices",
-        2,
-        "--rounds",
-        2,
-        "--calls",
-        2,
-        "--order",
-        order,
-        "--grid",
-        *grid,
-        "--json",
-        path,
-    )
-    assert status == 0, err
-    _, record = checked(
-        path, workload="fft3", dtype=dtype, shape=[8, 10, 12], slices=2, rounds=2, calls=2, order=order, grid=list(grid)
-    )
+    shape = "--shape 8 10 12 --slices 2 --rounds 2 --calls 2"
+    expected = {"workload": "fft3", "dtype": dtype, "shape": [8, 10, 12], "slices": 2, "rounds": 2, "calls": 2}
+    expected |= {"order": order, "grid": grid}
+    arguments = f"fft3 --dtype {dtype} {shape} --order {order} --grid {grid[0]} {grid[1]}"
+    _, record, out = benched(tmp_path, arguments, expected)
     transform = (5 if dtype == "c16" else 2.5) * 960 * math.log2(960)
     assert record["gflops"] == pytest.approx(2 * transform * 1e-9 / record["auto_s"])
     assert "2 forward 3-D transforms of 8 x 10 x 12" in out
 
 
 def test_bench_of_the_nonlinear_term(tmp_path):
-    path = tmp_path / "report.json"
-    status, out, err = overlap("bench", "nonlinear", "--slices", 3, "--shape", 6, 4, 7, "--rounds", 2, "--json", path)
-    assert status == 0, err
-    _, record = checked(path, workload="nonlinear", dtype="f8", shape=[6, 4, 7], slices=3, rounds=2)
+    expected = {"workload": "nonlinear", "dtype": "f8", "shape": [6, 4, 7], "slices": 3, "rounds": 2}
+    _, record, out = benched(tmp_path, "nonlinear --slices 3 --shape 6 4 7 --rounds 2", expected)
     assert record["max_rel_error"] < 1e-14
     transform = 2.5 * 100 * math.log2(100)  # on 10 x 10 points
     assert record["gflops"] == pytest.approx(3 * 6 * 3 * transform * 1e-9 / record["auto_s"])
@@ -106,116 +86,82 @@ def test_bench_of_the_nonlinear_term(tmp_path):
 @pytest.mark.parametrize("workloads", [["fft2"], exhaustive(["operation", "fft2"])])
 def test_tune_writes_a_file_that_plans_read(workloads, tmp_path):
     path = tmp_path / "tuning.json"
-    arguments = ["--slices", "6", "--shape", "24", "20", "--budget", "0.5"]
     for workload in workloads:
-        status, out, err = overlap("tune", workload, "--dtype", "f8", *arguments, "--file", path)
-        assert status == 0, err
+        out = succeed(f"tune {workload} --dtype f8 {PLANES} --budget 0.5 --file", path)
         assert "x the speed of the default" in " ".join(out.split())  # its line is long, and may be broken anywhere
         assert f"written: {path}" in out
-    status, out, err = overlap("tune", "fft3", "--shape", "12", "10", "16", "--budget", "0.5", "--file", path)
-    assert status == 0, err
+    succeed("tune fft3 --shape 12 10 16 --budget 0.5 --file", path)
     entry, fields = json.loads(path.read_text())["entries"]
     assert fields["plan"]["kind"] == "FFT3" and sorted(fields["grid"]) == [1, 2]
     assert set(fields["transforms"]) == {"forward", "backward"}
     assert entry["plan"]["shape"] == [6, 24, 20] and entry["machine"]["link"] == ""
     tuned = {"forward", "backward", "pointwise"} if "operation" in workloads else {"forward", "backward"}
     assert {name.split(":")[0] for name in entry["transforms"]} == tuned
-    again = tmp_path / "report.json"
-    status, out, err = overlap(
-        "bench", "fft2", "--dtype", "f8", *SMALL, "--json", again, env={"OVERLAP_TUNING": str(path)}
-    )
-    assert status == 0, err
     forward = entry["transforms"]["forward"]
-    checked(again, auto_choice={name: forward[name] for name in ("wait", "depth", "chunk", "in_flight")})
+    chosen = {name: forward[name] for name in ("wait", "depth", "chunk", "in_flight")}
+    benched(tmp_path, f"fft2 --dtype f8 {SMALL}", {"auto_choice": chosen}, env={"OVERLAP_TUNING": str(path)})
 
 
 @pytest.mark.exhaustive
 def test_tune_balances_first(tmp_path):
     """Whatever the speeds of the moment are: they are told, and the file serves plans that ask for measured weights."""
     path = tmp_path / "tuning.json"
-    status, out, err = overlap("tune", "fft2", "--balance", *SMALL[:-2], "--budget", "1", "--file", path)
-    assert status == 0, err
+    out = succeed(f"tune fft2 --balance {PLANES} --budget 1 --file", path)
     speeds = re.search(
         r"balance: speeds (\S+) : (\S+); (nothing to gain, shares stay|\S+x as fast with weights)",
         " ".join(out.split()),
     )
     assert max(map(float, speeds.groups()[:2])) == 1 and "layout={'weights': 'measure'}" in " ".join(out.split())
     assert json.loads(path.read_text())["entries"] and f"written: {path}" in out
-    status, out, err = overlap("bench", "fft2", *SMALL, env={"OVERLAP_TUNING": str(path)})
-    assert status == 0, err
+    succeed(f"bench fft2 {SMALL}", env={"OVERLAP_TUNING": str(path)})
 
 
 @pytest.mark.exhaustive
 def test_tune_refuses_a_file_that_is_none(tmp_path):
     path = tmp_path / "tuning.json"
     path.write_text("{")
-    status, _, err = overlap("tune", "fft2", *SMALL[:-2], "--budget", "1", "--file", path)
+    status, _, err = overlap("tune", "fft2", *PLANES.split(), "--budget", "1", "--file", path)
     assert status == 1 and "expected a whole tuning file" in err
     assert path.read_text() == "{"
 
 
-@pytest.mark.exhaustive
-def test_forced_settings_are_used(tmp_path):
-    path = tmp_path / "report.json"
-    status, _, err = overlap(
-        "bench",
-        "fft2",
-        *SMALL,
-        "--json",
-        path,
-        "--wait",
-        "poll",
-        "--depth",
-        3,
-        "--chunk",
-        2,
-        "--in-flight",
-        2,
-        "--workers",
-        2,
-    )
-    assert status == 0, err
-    checked(path, workers=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2, "in_flight": 2})
-
-
-def test_one_rank_has_nothing_to_hide(tmp_path):
-    path = tmp_path / "report.json"
-    status, _, err = overlap("bench", "fft2", *SMALL, "--ranks", 1, "--json", path)
-    assert status == 0, err
-    checked(path, ranks=1)
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ("--ranks 1", {"ranks": 1}),  # one rank has nothing to hide
+        exhaustive(
+            "--wait poll --depth 3 --chunk 2 --in-flight 2 --workers 2",
+            {"workers": 2, "auto_choice": {"wait": "poll", "depth": 3, "chunk": 2, "in_flight": 2}},
+        ),
+    ],
+)
+def test_bench_does_as_told(options, expected, tmp_path):
+    benched(tmp_path, f"fft2 {SMALL} {options}", expected)
 
 
 @pytest.mark.parametrize("mpi", ["mpich", exhaustive("openmpi")], indirect=True)
 def test_bench_under_mpiexec(mpi, tmp_path):
-    path = tmp_path / "report.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
-    status, out, err = overlap("bench", "fft2", *SMALL, "--json", path, launcher=[*launcher, "-n", "3"], env=environ)
-    assert status == 0, err
-    checked(path, ranks=3, link="mpiexec")
+    expected = {"ranks": 3, "link": "mpiexec"}
+    *_, out = benched(tmp_path, f"fft2 {SMALL}", expected, launcher=[*launcher, "-n", "3"], env=environ)
     assert out.count("mpiexec's ranks") == 1  # one rank prints
 
 
 def test_links_cannot_be_made_under_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap("bench", "fft2", *SMALL, "--link", "2gbit", launcher=[*launcher, "-n", "2"], env=environ)
+    arguments = f"bench fft2 {SMALL} --link 2gbit".split()
+    status, _, err = overlap(*arguments, launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1
     assert err.count("leave out one of the two") == 1
 
 
+VOLUME = "fft3 --shape 8 12 10 --rounds 2"
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize(
-    "job",
-    [
-        ("fft2", *SMALL),
-        ("fft3", "--shape", "8", "12", "10", "--rounds", "2"),
-        ("fft3", "--shape", "8", "12", "10", "--rounds", "2", "--dtype", "f8"),
-    ],
-)
+@pytest.mark.parametrize("job", [f"fft2 {SMALL}", VOLUME, f"{VOLUME} --dtype f8"])
 def test_peer(job, tmp_path):
-    path = tmp_path / "report.json"
-    status, _, err = overlap("bench", *job, "--peer", "mpi4py-fft", "--json", path)
-    assert status == 0, err
-    _, record = checked(path, peer_skipped=None)
+    _, record, _ = benched(tmp_path, f"{job} --peer mpi4py-fft", {"peer_skipped": None})
     assert record["peer_mpi4py_fft_s"] > 0 and record["peer_mpi4py_fft_default_s"] > 0
     assert record["peer_mpi4py_fft_setting"]
 
@@ -223,20 +169,15 @@ def test_peer(job, tmp_path):
 @pytest.mark.exhaustive
 def test_peer_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
-    path = tmp_path / "report.json"
-    status, out, err = overlap(
-        "bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path, env={"PYTHONPATH": str(tmp_path)}
-    )
-    assert status == 0, err
-    _, record = checked(path, peer_mpi4py_fft_s=None)
+    expected, env = {"peer_mpi4py_fft_s": None}, {"PYTHONPATH": str(tmp_path)}
+    _, record, out = benched(tmp_path, f"fft2 {SMALL} --peer mpi4py-fft", expected, env=env)
     assert "not installed" in record["peer_skipped"] and "was not timed" in out
 
 
 def test_info(tmp_path):
     for kind in ("", "f"):
         (tmp_path / f"libfftw3{kind}.so.3").write_bytes(b"\0fftw-9.10.2-sse2-avx512\0")
-    status, out, err = overlap("info", "--ranks", 3, env={"LD_LIBRARY_PATH": str(tmp_path)})
-    assert status == 0, err
+    out = succeed("info --ranks 3", env={"LD_LIBRARY_PATH": str(tmp_path)})
     for words in ("overlap-mpi", "FFTW", "thread level", "rank 2", "shaped links"):
         assert words in out
     assert f"9.10.2 in {tmp_path}; OVERLAP_FFTW={tmp_path}" in out
@@ -245,25 +186,12 @@ def test_info(tmp_path):
 @pytest.mark.exhaustive
 def test_demo_without_links_says_why(tmp_path):
     """As where the kernel or a container refuses namespaces."""
-    status, out, err = overlap(
-        "demo",
-        "--slices",
-        3,
-        "--shape",
-        32,
-        32,
-        "--out",
-        tmp_path / "made" / "here",
-        env={"PYTHONPATH": str(without_links(tmp_path))},
-    )
-    assert status == 0, err
+    made = tmp_path / "made" / "here"
+    env = {"PYTHONPATH": str(without_links(tmp_path))}
+    out = succeed("demo --slices 3 --shape 32 32 --out", made, env=env)
     assert "no shaped links: no namespaces today" in out and "shared memory" in out
-    assert sorted(path.name for path in (tmp_path / "made" / "here").iterdir()) == [
-        "report.json",
-        "timeline.json",
-        "timeline.png",
-    ]
-    report, _ = checked(tmp_path / "made" / "here" / "report.json", workload="operation")
+    assert sorted(path.name for path in made.iterdir()) == ["report.json", "timeline.json", "timeline.png"]
+    report, _ = checked(made / "report.json", {"workload": "operation"})
     assert report["notes"] == ["no shaped links: no namespaces today"]
 
 
@@ -341,21 +269,13 @@ def test_a_signal_at_any_moment_ends_everything(number, times):
             assert process.wait(DEADLINE_S) in (128 + number, -number), delay_s
 
 
+# Python drops what a handler raises in the functions that it calls after a fork, and in `__del__`.
 FORKING = """
 import os, signal, sys
 from overlap.tools import launch
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.{name}))
 launch.run_ranks([sys.executable, "-c", "import time; time.sleep(600)"], ranks=1)
 """
-
-
-@pytest.mark.parametrize("name, status", [("SIGHUP", 129), ("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
-def test_a_signal_while_ranks_are_forked(name, status):
-    """Python drops what a handler raises in the functions that it calls after a fork."""
-    with process(sys.executable, "-c", FORKING.format(name=name)) as command:
-        assert command.wait(60) == status
-
-
 DROPPING = """
 import signal, time
 from overlap.tools import signals
@@ -371,9 +291,10 @@ with signals.ending_by_exception():
 """
 
 
-@pytest.mark.parametrize("name, status", [("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
-def test_a_signal_where_python_drops_exceptions(name, status):
-    with process(sys.executable, "-c", DROPPING.format(name=name)) as command:
+@pytest.mark.parametrize("program", [FORKING, DROPPING])
+@pytest.mark.parametrize("name, status", [("SIGHUP", 129), ("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
+def test_a_signal_where_python_drops_exceptions(program, name, status):
+    with process(sys.executable, "-c", program.format(name=name)) as command:
         assert command.wait(60) == status
 
 
@@ -402,11 +323,9 @@ comm.Barrier()
 
 def test_a_job_that_aborts_leaves_no_shared_memory():
     segments = []
+    command = [sys.executable, "-c", ABORTING]
     status = launch.run_ranks(
-        [sys.executable, "-c", ABORTING],
-        ranks=2,
-        deadline_s=DEADLINE_S,
-        on_line=lambda line: segments.extend(line.split()),
+        command, ranks=2, deadline_s=DEADLINE_S, on_line=lambda line: segments.extend(line.split())
     )
     assert status != 0 and segments
     assert not [name for name in segments if os.path.exists(f"/dev/shm/{name}")]
@@ -439,13 +358,10 @@ def test_a_rank_that_dies_ends_the_command(number):
 
 def test_a_machine_is_measured_and_predicted_on(tmp_path):
     path = tmp_path / "machine.toml"
-    status, out, err = overlap("info", "--measure", path, "--ranks", 2)
-    assert status == 0, err
+    out = succeed("info --ranks 2 --measure", path)
     machine = Machine.read(path)
     assert machine.ranks_per_node == 2 and machine.text() in out
-    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2], "--ranks", 1, 2)
-    assert status == 0, err
-    assert "simulated" in out
+    assert "simulated" in succeed(f"predict --workload fft2 {PLANES} --ranks 1 2 --machine", path)
 
 
 def test_one_rank_has_no_network_to_measure(tmp_path):

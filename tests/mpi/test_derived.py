@@ -5,6 +5,7 @@ themselves.
 import sys
 
 import numpy as np
+from everywhere import raised
 from marks import exhaustive, on_ranks
 from test_compat import assert_close
 from test_distarray import folder
@@ -151,12 +152,7 @@ def test_standing_in(comm):
         for name in imported():
             del sys.modules[name]
         sys.modules["mpi4py_fft"] = np
-        try:
-            stand_in()
-        except InputError as error:
-            assert "expected a call before anything imports mpi4py_fft" in str(error)
-        else:
-            raise AssertionError("stood in for what was imported")
+        assert "expected a call before anything imports mpi4py_fft" in str(raised(InputError, stand_in))
     finally:
         for name in imported():
             del sys.modules[name]

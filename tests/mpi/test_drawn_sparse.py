@@ -190,12 +190,7 @@ def graph(comm, case):
 @RUNS
 def test_matrices(ranks, mpi, count):
     drawing.check(
-        "test_drawn_sparse:matrix",
-        MATRIX,
-        count,
-        ranks,
-        edges=EDGES[ranks % 2 :: 2] if mpi == "mpich" else (),
-        mpi=mpi,
+        "test_drawn_sparse:matrix", MATRIX, count, ranks, edges=EDGES[ranks % 2 :: 2] if mpi == "mpich" else (), mpi=mpi
     )
 
 

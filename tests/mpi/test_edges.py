@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from unittest import mock
 
@@ -14,7 +14,7 @@ import jobs
 import numpy as np
 import pytest
 from communicators import few_left
-from everywhere import outcome
+from everywhere import outcome, raises_everywhere, same_error
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 
@@ -39,14 +39,6 @@ def handling(number, handler):
         assert signal.getsignal(number) is handler, "the user's handler was not put back"
     finally:
         signal.signal(number, before)
-
-
-def same_error(comm, error, kind, *texts):
-    """All ranks have the same exception, which says this."""
-    assert type(error) is kind, repr(error)
-    found = comm.allgather(str(error))
-    assert len(set(found)) == 1, found
-    assert all(text in found[0] for text in texts), found[0]
 
 
 class Sums:
@@ -183,7 +175,7 @@ def test_collective_section(comm):
             if bad:
                 raise Boom("slice")
 
-        same_error(comm, outcome(failing), overlap.SliceError, "slice")
+        raises_everywhere(comm, overlap.SliceError, "slice", failing)
         sums.check()
 
 
@@ -208,7 +200,7 @@ def test_different_calls(comm):
             for other in calls:
                 if one is not other:
                     call = one if comm.rank else other
-                    same_error(comm, outcome(call), overlap.InputError, "(rank 0)", "(rank 1)")
+                    raises_everywhere(comm, overlap.InputError, ("(rank 0)", "(rank 1)"), call)
         sums.check()
 
 
@@ -235,8 +227,8 @@ def test_collectives(comm):
         half = comm.Split(rank % 2)
         assert coordinator.ranks_of(half) == tuple(range(rank % 2, size, 2))
         half.Free()
-        error = outcome(coordinator.allgather, lambda: None if rank else 1)  # cannot be pickled
-        same_error(comm, error, overlap.RankError, "rank 0", "pickle")
+        words = ("rank 0", "pickle")
+        raises_everywhere(comm, overlap.RankError, words, coordinator.allgather, lambda: None if rank else 1)
 
 
 @on_ranks(1, exhaustive(2), 3)
@@ -307,7 +299,9 @@ def test_dropped_runtimes(comm, count=30):
     overlap.Runtime(comm, wait="off").close()  # what is left behind now is told by `leftovers`
 
 
-def dropped_on_some_ranks(comm, count):
+@on_ranks(fresh=True)
+@pytest.mark.parametrize("comm, count", [(3, 60), exhaustive(3, 200), (1, 1200)])  # more than MPI has communicators
+def test_runtimes_dropped_on_some_ranks(comm, count):
     """Communicators are freed when all ranks have dropped the runtime, in whatever order."""
     held = []
     with warnings.catch_warnings():
@@ -321,17 +315,6 @@ def dropped_on_some_ranks(comm, count):
         overlap.Runtime(comm, wait="off").close()
     close_doors()
     assert not holding._dropped and holding._open == 0, (holding._dropped, holding._open)
-
-
-@on_ranks(3, fresh=True)
-@pytest.mark.parametrize("count", [60, exhaustive(200)])
-def test_dropped_runtimes_on_3(comm, count):
-    dropped_on_some_ranks(comm, count)
-
-
-@on_ranks(1, fresh=True)
-def test_more_dropped_runtimes_than_mpi_has_communicators(comm):
-    dropped_on_some_ranks(comm, count=1200)
 
 
 @on_ranks(2)
@@ -383,25 +366,21 @@ def out_of_memory(number):
 def test_plans_that_fail_on_one_rank(comm, numbers):
     """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
 
-    def remade(make, use):
-        with make() as plan:
+    def remade(kind, *shape, use=lambda plan: None):
+        with getattr(overlap, kind)(comm, shape) as plan:
             use(plan)
 
-    field = (8, 16, 16)
     makers = {
-        "FFT2": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: None),
-        "FFT3": lambda: remade(lambda: overlap.FFT3(comm, field), lambda plan: None),
-        "Bracket": lambda: remade(lambda: overlap.Bracket(comm, (4, 2, 5, 9)), lambda plan: None),
-        "pointwise": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.pointwise(lambda a, b: a * b)),
-        "tune": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.tune(0.2)),
+        "FFT2": lambda: remade("FFT2", 8, 16, 16),
+        "FFT3": lambda: remade("FFT3", 8, 16, 16),
+        "Bracket": lambda: remade("Bracket", 4, 2, 5, 9),
+        "pointwise": lambda: remade("FFT2", 8, 16, 16, use=lambda plan: plan.pointwise(lambda a, b: a * b)),
+        "tune": lambda: remade("FFT2", 8, 16, 16, use=lambda plan: plan.tune(0.2)),
     }
     for name, make in makers.items():
         failures = 0
         for number in numbers:
-            if comm.rank == 0:
-                with out_of_memory(number):
-                    error = outcome(make)
-            else:
+            with out_of_memory(number) if comm.rank == 0 else nullcontext():
                 error = outcome(make)
             if any(comm.allgather(error is not None)):
                 same_error(comm, error, overlap.RankError, "MemoryError", "no room for slots")

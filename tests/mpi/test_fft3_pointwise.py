@@ -4,20 +4,27 @@ from itertools import product
 
 import numpy as np
 import pytest
-from everywhere import raised, same_everywhere
+from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
-from step_cases import small_units
-from test_fft2_errors import Boom
-from test_fft3 import assert_close, backward_truth, forward_truth
-from truth import COMPLEX, random, same_bits
+from step_cases import Boom, small_units
+from truth import COMPLEX, assert_close, backward_truth, forward_truth, random, same_bits
 
 import overlap
 
-# ---- pointwise -------------------------------------------------------------------------------
-
 
 @small_units()
-def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, use_out, modes):
+@on_ranks
+@pytest.mark.parametrize(
+    "comm, grid, dtype, order, batch, dealias, outputs, shared, use_out",
+    [
+        (1, (1, 1), "f8", "natural", (2,), "3/2", 1, 1, False),
+        (2, (1, 2), "f8", "natural", (3,), "3/2", 2, 0, False),
+        (2, (2, 1), "c16", "transposed", (), None, 1, 0, True),
+        (4, (2, 2), "f8", "natural", (3,), "3/2", 2, 1, True),
+        (3, (1, 3), "c8", "natural", (2, 2), None, 1, 1, False),
+    ],
+)
+def test_pointwise(comm, grid, dtype, order, batch, dealias, outputs, shared, use_out, shape=(9, 10, 24)):
     """A function of fields against the same with numpy, for the whole; every mode the same bits."""
     rng = np.random.default_rng(12)
     plan_shape = (*batch, *shape)
@@ -36,16 +43,12 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
             one[...] = result
 
     off = None
+    modes = ("off", 1, None, None), ("poll", 1, 3, 1), ("block", 2, 4, 2), ("poll", 2, 7, 1), ("auto", 1, None, None)
     for mode, workers, depth, chunk in modes:
+        settings = {"wait": mode, "depth": depth, "chunk": chunk, "effort": "estimate"}
         with (
             overlap.Runtime(comm, workers=workers) as rt,
-            overlap.FFT3(
-                rt,
-                plan_shape,
-                dtype,
-                layout={"grid": grid, "order": order},
-                settings={"wait": mode, "depth": depth, "chunk": chunk, "effort": "estimate"},
-            ) as plan,
+            overlap.FFT3(rt, plan_shape, dtype, layout={"grid": grid, "order": order}, settings=settings) as plan,
         ):
             acting = plan.pointwise(
                 filled if use_out else returned, inputs=3, outputs=outputs, shared=shared, dealias=dealias
@@ -60,50 +63,17 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
                 results = results if outputs > 1 else (results,)
                 if off is None:
                     real = [
-                        backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order, dealias)
+                        backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order, dealias, 3)
                         for field in spectra
                     ]
                     for found, result in zip(results, product_of(*real)):
-                        truth = forward_truth(result, plan_shape, None, order, dealias)
-                        assert_close(comm, found, truth, plan.spectrum.local_slice, kept=0.2)
+                        truth = forward_truth(result, None, order, plan_shape, 3)
+                        assert_close(found, truth, plan.spectrum.local_slice, comm, 3, kept=0.2)
                     off = results
                 for found, result in zip(results, off):
                     assert same_bits(found, result), (mode, workers, depth, chunk)
     if not use_out and len(batch) == 1:
         assert indices == 2 * len(modes) * list(range(batch[0]))
-
-
-@on_ranks
-@pytest.mark.parametrize(
-    "comm, grid, dtype, order, batch, dealias, outputs, shared, use_out",
-    [
-        (1, (1, 1), "f8", "natural", (2,), "3/2", 1, 1, False),
-        (2, (1, 2), "f8", "natural", (3,), "3/2", 2, 0, False),
-        (2, (2, 1), "c16", "transposed", (), None, 1, 0, True),
-        (4, (2, 2), "f8", "natural", (3,), "3/2", 2, 1, True),
-        (3, (1, 3), "c8", "natural", (2, 2), None, 1, 1, False),
-    ],
-)
-def test_pointwise(comm, grid, dtype, order, batch, dealias, outputs, shared, use_out):
-    pointwise(
-        comm,
-        grid=grid,
-        dtype=dtype,
-        order=order,
-        batch=batch,
-        shape=(9, 10, 24),
-        dealias=dealias,
-        outputs=outputs,
-        shared=shared,
-        use_out=use_out,
-        modes=[
-            ("off", 1, None, None),
-            ("poll", 1, 3, 1),
-            ("block", 2, 4, 2),
-            ("poll", 2, 7, 1),
-            ("auto", 1, None, None),
-        ],
-    )
 
 
 @small_units()
@@ -112,13 +82,8 @@ def test_pointwise(comm, grid, dtype, order, batch, dealias, outputs, shared, us
 def test_pointwise_failures(comm, mode, grid):
     """A function that raises, on one rank, for one entry: told on all, then all is right."""
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
-    with overlap.FFT3(
-        comm,
-        spectrum.shape,
-        "c16",
-        layout={"grid": grid},
-        settings={"wait": mode, "depth": 3, "chunk": 1, "effort": "estimate"},
-    ) as plan:
+    settings = {"wait": mode, "depth": 3, "chunk": 1, "effort": "estimate"}
+    with overlap.FFT3(comm, spectrum.shape, "c16", layout={"grid": grid}, settings=settings) as plan:
         given = np.array(spectrum[plan.spectrum.local_slice])
         armed = []
 
@@ -131,11 +96,9 @@ def test_pointwise_failures(comm, mode, grid):
         truth = square(given)
         for entry, origin in product(range(3), range(comm.size)):
             armed[:] = [entry] if comm.rank == origin else []
-            error = raised(overlap.SliceError, square, given)
-            same_everywhere(comm, str(error))
+            error = raises_everywhere(comm, overlap.SliceError, "", square, given)
             assert error.rank == origin and f"apply, entry {entry}" in error.slice, str(error)
             armed.clear()
             assert same_bits(square(given), truth)
         for arguments in ({"dealias": "2/3"}, {"inputs": 0}, {"outputs": 0}, {"shared": 2}):
-            error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
-            same_everywhere(comm, str(error))
+            raises_everywhere(comm, overlap.InputError, "", plan.pointwise, lambda u, v: u, **arguments)

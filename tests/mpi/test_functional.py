@@ -4,12 +4,12 @@ from itertools import permutations
 
 import numpy as np
 import scipy.fft
-from everywhere import outcome, raised, same_everywhere
+from everywhere import outcome, raised, raises_everywhere, same_everywhere
 from marks import on_ranks
 from mpi4py import MPI
 
 import overlap
-from overlap import fft
+from overlap import InputError, fft
 from overlap.arrays import block
 from overlap.fft import functional
 from overlap.fft import scipy_backend as backend
@@ -68,7 +68,7 @@ def test_any_axes(comm):
                 forward, inverse = ("rfftn", "irfftn") if real else ("fftn", "ifftn")
                 order = tuple(range(4)) if axes is None else axes
                 if comm.size > 1 and real and split == order[-1]:
-                    assert "redistribute" in str(raised(overlap.InputError, getattr(fft, forward), u, axes=axes))
+                    assert "redistribute" in str(raised(InputError, getattr(fft, forward), u, axes=axes))
                     continue
                 spectrum = getattr(fft, forward)(u, axes=axes)
                 expected = getattr(scipy.fft, forward)(whole, axes=axes)
@@ -105,14 +105,11 @@ def test_of_one_axis(comm):
     np.testing.assert_allclose(half, scipy.fft.rfft(real)[rows], rtol=0, atol=1e-13)
     np.testing.assert_allclose(fft.irfft(half, n=8), real[rows], rtol=0, atol=1e-13)
     if comm.size > 1:
-        error = raised(overlap.InputError, fft.fft, np.ones(7 if comm.rank == 0 else 6), comm)
-        assert "product of two numbers" in str(error)
-        same_everywhere(comm, str(error))
-        error = raised(overlap.InputError, fft.rfft, np.ones(8), comm)
-        same_everywhere(comm, str(error))
-        error = raised(overlap.InputError, fft.ifft, np.ones((4, 4), complex), comm)
-        assert "split to name the axis" in str(error)
-        same_everywhere(comm, str(error))
+        raises_everywhere(
+            comm, InputError, "product of two numbers", fft.fft, np.ones(7 if comm.rank == 0 else 6), comm
+        )
+        raises_everywhere(comm, InputError, "", fft.rfft, np.ones(8), comm)
+        raises_everywhere(comm, InputError, "split to name the axis", fft.ifft, np.ones((4, 4), complex), comm)
     fft.close_plans()
 
 
@@ -134,7 +131,7 @@ def test_other_lengths(comm):
                     options = {"s": s, "axes": axes, "norm": "ortho", "split": split}
                     try:
                         found = getattr(fft, name)(given, comm, **options)
-                    except overlap.InputError as error:
+                    except InputError as error:
                         assert comm.size > 1 and "redistribute" in str(error), error
                         continue
                     assert found.global_shape == expected.shape
@@ -162,14 +159,12 @@ def test_inverse_of_a_plain_array(comm):
         for name in ("ifft2", "irfft2", "ifftn", "irfftn"):
             inverse = getattr(fft, name)
             axis = 2 - name.endswith("n")
-            error = raised(overlap.InputError, inverse, rows, comm)
-            assert f"split={axis}" in str(error)
-            same_everywhere(comm, str(error))
+            raises_everywhere(comm, InputError, f"split={axis}", inverse, rows, comm)
     assert np.allclose(fft.ifft2(given.redistribute(2)), expected[:, part])
     for found in (fft.ifft2(given), fft.ifft2(rows, comm, split=1), fft.ifft2(given, axes=(1, 2))):
         np.testing.assert_allclose(found, expected[found.local_slice], rtol=1e-12, atol=1e-12)
     for split in (3, -4, 1.0, "x"):
-        assert "split" in str(raised(overlap.InputError, fft.fft2, rows, comm, split=split))
+        assert "split" in str(raised(InputError, fft.fft2, rows, comm, split=split))
     fft.close_plans()
 
 
@@ -220,7 +215,7 @@ def test_asked_differently(comm):
                 ):
                     continue
                 error = outcome(getattr(fft, name), comm=comm, **options)
-                assert isinstance(error, overlap.InputError | overlap.RankError), (name, argument, value, error)
+                assert isinstance(error, InputError | overlap.RankError), (name, argument, value, error)
                 same_everywhere(comm, str(error))
                 works()
     for given, options in (
@@ -230,13 +225,11 @@ def test_asked_differently(comm):
         (placed.T if last else placed, {}),
         (placed.astype("f4") if last else placed, {}),
     ):
-        error = raised(overlap.InputError, fft.fft2, given, **options)
-        same_everywhere(comm, str(error))
+        raises_everywhere(comm, InputError, "", fft.fft2, given, **options)
         works()
     spectrum = fft.rfft2(placed)
     for options in ({"s": (4 * comm.size, 9)}, {"norm": "ortho"}, {"split": 0}, {"workers": 2}):
-        error = raised(overlap.InputError, fft.irfft2, spectrum, **(options if last else {}))
-        same_everywhere(comm, str(error))
+        raises_everywhere(comm, InputError, "", fft.irfft2, spectrum, **options if last else {})
         assert np.allclose(fft.irfft2(spectrum), rows)
     half.Free()
     fft.close_plans()
@@ -275,8 +268,7 @@ def test_served_differently(comm):
     assert len(kept_plans(comm)) == functional.KEPT
     for mine, theirs in permutations(ways, 2):
         if comm.size > 1 and {mine, theirs} != {"fft2", "plain"}:  # of one plan
-            error = raised(overlap.InputError, ways[theirs if comm.rank == comm.size - 1 else mine])
-            same_everywhere(comm, str(error))
+            error = raises_everywhere(comm, InputError, "", ways[theirs if comm.rank == comm.size - 1 else mine])
             assert "expected the same on all ranks, received" in str(error), (mine, theirs, error)
         works()
     fft.close_plans()
@@ -296,7 +288,7 @@ def test_served_alike(comm):
                 back = fft.ifft2(found, comm if last else None, workers=np.int8(1) if last else None)
                 np.testing.assert_allclose(back, whole[back.local_slice], rtol=0, atol=1e-13)
     for wrong in ({"axes": (0, True)}, {"axes": (0.0, 1)}, {"workers": True}, {"split": 0.0}):
-        same_everywhere(comm, str(raised(overlap.InputError, fft.fft2, whole[rows], comm, **wrong)))
+        raises_everywhere(comm, InputError, "", fft.fft2, whole[rows], comm, **wrong)
     fft.close_plans()
 
 
@@ -305,13 +297,9 @@ def test_threads_are_agreed(comm):
     """Another number of workers on each rank: the example of a hang."""
     x = np.ones((3, 4, 6))
     if comm.size > 1:
-        error = raised(overlap.InputError, fft.fft2, x, comm, workers=1 + comm.rank)
-        assert "workers" in str(error)
-        same_everywhere(comm, str(error))
+        raises_everywhere(comm, InputError, "workers", fft.fft2, x, comm, workers=1 + comm.rank)
     for workers in (0, -1, 10**6, True, 1.0):
-        error = raised(overlap.InputError, fft.fft2, x, comm, workers=workers)
-        assert "workers" in str(error)
-        same_everywhere(comm, str(error))
+        raises_everywhere(comm, InputError, "workers", fft.fft2, x, comm, workers=workers)
     assert fft.fft2(x, comm, workers=np.int8(2)).shape[0] == 3
     fft.close_plans()
 
@@ -327,14 +315,19 @@ def test_refused(comm):
         ({"axes": (0, -3)}, "each once"),
         ({"norm": "other"}, "norm"),
     ):
-        error = raised(overlap.InputError, fft.fft2, u, comm, **options)
+        error = raised(InputError, fft.fft2, u, comm, **options)
         assert said in str(error)
         same_everywhere(comm, str(error).split("received")[0])
-    error = raised(overlap.InputError, fft.fft2, np.ma.masked_less(u, 1) if comm.rank == 0 else u, comm)
-    same_everywhere(comm, str(error))
-    assert "expected x to be an array without a mask" in str(error)
-    assert "comm" in str(raised(overlap.InputError, fft.fft2, u))
-    assert "real" in str(raised(overlap.InputError, fft.rfft2, u + 1j, comm))
+    raises_everywhere(
+        comm,
+        InputError,
+        "expected x to be an array without a mask",
+        fft.fft2,
+        np.ma.masked_less(u, 1) if comm.rank == 0 else u,
+        comm,
+    )
+    assert "comm" in str(raised(InputError, fft.fft2, u))
+    assert "real" in str(raised(InputError, fft.rfft2, u + 1j, comm))
     fft.close_plans()
 
 

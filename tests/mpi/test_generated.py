@@ -23,17 +23,7 @@ from typing import Any
 import jobs
 import numpy as np
 import pytest
-from generated import (
-    Call,
-    Lab,
-    Subject,
-    Watch,
-    arguments_of,
-    called,
-    members_of,
-    representative,
-    wrong_arguments,
-)
+from generated import Call, Lab, Subject, Watch, arguments_of, called, members_of, representative, wrong_arguments
 from generated_recipes import ARGUMENTS, DEGREES, LEGAL, NOT_CALLED, SUBJECTS
 from marks import on_ranks
 from mpi4py import MPI

@@ -193,14 +193,7 @@ def operator(comm, ranks):
 @on_ranks
 @pytest.mark.parametrize(
     "comm, layout",
-    [
-        (1, {}),
-        exhaustive(2, {"z": 2}),
-        (2, {"v": 2}),
-        exhaustive(4, {"v": 2, "z": 2}),
-        (2, {"ky": 2}),
-        (3, {"z": 3}),
-    ],
+    [(1, {}), exhaustive(2, {"z": 2}), (2, {"v": 2}), exhaustive(4, {"v": 2, "z": 2}), (2, {"ky": 2}), (3, {"z": 3})],
 )
 def test_operator_against_a_matrix(comm, layout):
     operator(comm, ranks=layout)
@@ -230,7 +223,29 @@ def test_growth_against_a_dense_eigenvalue(comm):
 # ---- ranks ---------------------------------------------------------------------------------------
 
 
-def any_ranks(comm, layouts):
+@on_ranks
+@pytest.mark.parametrize(
+    "comm, layouts",  # mu, v, z, ky, workers, depth, overlap
+    [
+        (2, [(1, 1, 1, 1, 1, 1, "off"), (1, 1, 1, 2, 2, 2, "poll"), (1, 2, 1, 1, 1, 4, "block")]),
+        exhaustive(
+            6,
+            [
+                (1, 1, 1, 1, 1, 1, "off"),
+                (1, 1, 1, 2, 1, 2, "poll"),
+                (1, 1, 1, 4, 2, 3, "block"),
+                (1, 1, 3, 1, 1, 4, "poll"),
+                (1, 2, 2, 1, 1, 2, "auto"),
+                (3, 1, 1, 1, 1, 2, "poll"),
+                (2, 1, 1, 2, 3, 4, "poll"),
+                (1, 4, 1, 1, 1, 1, "off"),
+                (1, 2, 1, 2, 1, 4, "block"),
+                (1, 1, 2, 3, 1, 4, "poll"),
+            ],
+        ),
+    ],
+)
+def test_any_ranks_workers_depth_and_mode(comm, layouts):
     """All ways to share the work: equal bits of the nonlinear term, all else within 1e-12."""
     results = []
     for layout in layouts:
@@ -238,9 +253,8 @@ def any_ranks(comm, layouts):
         part = comm.Split(int(comm.rank < ranks))
         if comm.rank < ranks:
             parallel = dict(zip((*AXES, "workers", "depth", "wait"), layout))
-            results.append(
-                _both(part, configured(grid=BOX, plasma={"nu": 0.01}, parallel=parallel | {"nonlinear": "planes"}))
-            )
+            parallel["nonlinear"] = "planes"
+            results.append(_both(part, configured(grid=BOX, plasma={"nu": 0.01}, parallel=parallel)))
         part.Free()
     if comm.rank == 0:
         bracket, state, sample = results[0]
@@ -252,30 +266,6 @@ def any_ranks(comm, layouts):
             for name, value in sample.items():
                 error = np.max(abs(other_sample[name] - value)) / np.max(abs(value))
                 assert error <= 1e-12, (layout, name, error)
-
-
-@on_ranks(2)
-def test_two_ranks_workers_depth_and_mode(comm):
-    any_ranks(comm, [(1, 1, 1, 1, 1, 1, "off"), (1, 1, 1, 2, 2, 2, "poll"), (1, 2, 1, 1, 1, 4, "block")])
-
-
-@pytest.mark.exhaustive
-@on_ranks(6)
-def test_any_ranks_workers_depth_and_mode(comm):
-    # mu, v, z, ky, workers, depth, overlap
-    layouts = [
-        (1, 1, 1, 1, 1, 1, "off"),
-        (1, 1, 1, 2, 1, 2, "poll"),
-        (1, 1, 1, 4, 2, 3, "block"),
-        (1, 1, 3, 1, 1, 4, "poll"),
-        (1, 2, 2, 1, 1, 2, "auto"),
-        (3, 1, 1, 1, 1, 2, "poll"),
-        (2, 1, 1, 2, 3, 4, "poll"),
-        (1, 4, 1, 1, 1, 1, "off"),
-        (1, 2, 1, 2, 1, 4, "block"),
-        (1, 1, 2, 3, 1, 4, "poll"),
-    ]
-    any_ranks(comm, layouts)
 
 
 def _both(comm, config):

@@ -35,11 +35,13 @@ def write_two(comm, config, folder):
     return straight, time
 
 
-def restart(comm, folder, parallel):
+@on_ranks
+@pytest.mark.parametrize("comm, parallel", [(1, {}), (2, {"v": 2}), exhaustive(4, {"ky": 2, "z": 2})])
+def test_restart_bit_for_bit(comm, tmp_path, parallel):
     """Going on from a checkpoint gives the bits of going straight on; spoilt ones are passed over."""
     config = configured(grid=BOX, parallel=parallel)
-    straight, time = write_two(comm, config, folder)
-    paths = checkpoints.paths(folder)
+    straight, time = write_two(comm, config, tmp_path)
+    paths = checkpoints.paths(tmp_path)
     for spoil in (None, "flip", "cut", "empty"):
         if comm.rank == 0 and spoil:
             data = paths[0].read_bytes()
@@ -52,7 +54,7 @@ def restart(comm, folder, parallel):
             )
         comm.Barrier()
         with Solver(comm, config) as solver:
-            kept, remarks = checkpoints.read(folder, solver)
+            kept, remarks = checkpoints.read(tmp_path, solver)
             assert solver.state.step == (2 if spoil else 3)
             assert [paths[0].name in remark for remark in remarks] == [True] * bool(spoil)
             if comm.rank == 0:
@@ -64,14 +66,8 @@ def restart(comm, folder, parallel):
         paths[1].write_bytes(b"x" * 3000)
     comm.Barrier()
     with Solver(comm, config) as solver, pytest.raises(files.FileError) as caught:
-        checkpoints.read(folder, solver)
+        checkpoints.read(tmp_path, solver)
     assert all(path.name in str(caught.value) for path in paths)
-
-
-@on_ranks
-@pytest.mark.parametrize("comm, parallel", [(1, {}), (2, {"v": 2}), exhaustive(4, {"ky": 2, "z": 2})])
-def test_restart_bit_for_bit(comm, parallel, tmp_path):
-    restart(comm, folder=str(tmp_path), parallel=parallel)
 
 
 def _put(name, value):
@@ -122,11 +118,12 @@ NO_FILES = {
 }
 
 
-def nonsense(comm, folder):
+@on_ranks(1, exhaustive(2))
+def test_checkpoints_full_of_nonsense(comm, tmp_path):
     """A checkpoint that no run can have written is passed over, whatever its digest says."""
     config = configured(grid=BOX)
-    write_two(comm, config, folder)
-    newest = checkpoints.paths(folder)[0]
+    write_two(comm, config, tmp_path)
+    newest = checkpoints.paths(tmp_path)[0]
     good = newest.read_bytes()
     comm.Barrier()
     with Solver(comm, config) as solver:
@@ -141,7 +138,7 @@ def nonsense(comm, folder):
                         change(file)
                     checkpoints._seal(newest)
             comm.Barrier()
-            _, remarks = checkpoints.read(folder, solver)
+            _, remarks = checkpoints.read(tmp_path, solver)
             assert solver.state.step == 2, name
             assert len(remarks) == 1 and remarks[0].startswith(newest.name), (name, remarks)
             assert words in remarks[0], (name, remarks)
@@ -150,12 +147,7 @@ def nonsense(comm, folder):
                 newest.rmdir() if name == "folder" else newest.unlink()
                 newest.write_bytes(good)
         comm.Barrier()
-        assert checkpoints.read(folder, solver)[1] == [] and solver.state.step == 3
-
-
-@on_ranks(1, exhaustive(2))
-def test_checkpoints_full_of_nonsense(comm, tmp_path):
-    nonsense(comm, folder=str(tmp_path))
+        assert checkpoints.read(tmp_path, solver)[1] == [] and solver.state.step == 3
 
 
 def other_run(comm, folder):
@@ -186,32 +178,28 @@ def test_checkpoints_that_do_not_fit(comm, tmp_path):
     cannot_write(comm)
 
 
-def full_disk(comm, folder):
+@on_ranks(exhaustive(1), 2)
+def test_a_full_disk(comm, tmp_path):
     """Wherever the disk is full: one error on all ranks, the checkpoint before as it was, nothing else left."""
     config = configured(grid=BOX)
-    write_two(comm, config, folder)
-    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    write_two(comm, config, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     size = len(before["checkpoint-000000003.h5"])
     comm.Barrier()
     with Solver(comm, config) as solver:
-        history, _ = checkpoints.read(folder, solver)
+        history, _ = checkpoints.read(tmp_path, solver)
         solver.step()
         for most in (0, 100, 600, 2000, 10_000, size // 2, size - 100):
             with at_most(most if comm.rank == 0 else None):
                 with pytest.raises(files.FileError, match="expected to write .*000000004.h5: .*File too large"):
-                    checkpoints.write(folder, solver, history)
+                    checkpoints.write(tmp_path, solver, history)
                 if most < 10_000:
                     with pytest.raises(files.FileError, match="output.h5: .*File too large"):
-                        output.write(Path(folder, "output.h5"), solver, history)
-            assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+                        output.write(tmp_path / "output.h5", solver, history)
+            assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
             comm.Barrier()
-        checkpoints.write(folder, solver, history)
-        assert len(checkpoints.paths(folder)) == checkpoints.KEPT
-
-
-@on_ranks(exhaustive(1), 2)
-def test_a_full_disk(comm, tmp_path):
-    full_disk(comm, folder=str(tmp_path))
+        checkpoints.write(tmp_path, solver, history)
+        assert len(checkpoints.paths(tmp_path)) == checkpoints.KEPT
 
 
 @contextmanager

@@ -121,28 +121,21 @@ def blocks(comm, transport, seeds=(0,), mixed=False, exchange=None):
         halo_module.node_of = before
 
 
-@on_ranks(1, 2, exhaustive(4))
-@pytest.mark.parametrize("transport", ["window", "messages"])
-def test_blocks(comm, transport):
-    blocks(comm, transport=transport, seeds=list(range(4)))
-
-
-@on_ranks(exhaustive(1), 2, exhaustive(3))
-@pytest.mark.parametrize("transport", ["window", "messages"])
-def test_doubles_travel_as_singles(comm, transport):
-    singles(comm, transport=transport)
-    blocks(comm, transport=transport, seeds=[0, 1, 2], exchange="f4")
-
-
-@on_ranks(3, exhaustive(4))
-def test_some_neighbours_on_the_node_and_some_not(comm):
-    blocks(comm, transport="auto", seeds=list(range(6)), mixed=True)
-    blocks(comm, transport="auto", seeds=[0, 1, 2], mixed=True, exchange="f4")
-
-
-@on_ranks("openmpi-2")
-def test_another_mpi_library(comm):
-    blocks(comm, transport="auto", seeds=[1, 2])
+@on_ranks
+@pytest.mark.parametrize(
+    "comm, transport, seeds, mixed",  # mixed: some neighbours are on the node and some not
+    [
+        *((ranks, transport, [0, 1, 2, 3], False) for ranks in (1, 2) for transport in ("window", "messages")),
+        *(exhaustive(4, transport, [0, 1, 2, 3], False) for transport in ("window", "messages")),
+        (3, "auto", [0, 1, 2, 3, 4, 5], True),
+        exhaustive(4, "auto", [0, 1, 2, 3, 4, 5], True),
+        ("openmpi-2", "auto", [1, 2], False),
+    ],
+)
+def test_blocks(comm, transport, seeds, mixed):
+    blocks(comm, transport, seeds, mixed)
+    if mixed:
+        blocks(comm, transport, seeds[:3], mixed, exchange="f4")
 
 
 @on_ranks(3)
@@ -166,8 +159,11 @@ def test_apart(comm):
             segments._FOLDER = before
 
 
-def singles(comm, transport):
-    """Doubles that travel as singles: lists of entries, what is not finite, numbers that are too large, slices."""
+@on_ranks(exhaustive(1), 2, exhaustive(3))
+@pytest.mark.parametrize("transport", ["window", "messages"])
+def test_doubles_travel_as_singles(comm, transport):
+    """Blocks, lists of entries, what is not finite, numbers that are too large, slices."""
+    blocks(comm, transport, [0, 1, 2], exchange="f4")
     size, last = comm.size, comm.rank == comm.size - 1
     whole = np.random.default_rng(3).standard_normal((6 * size, 2, 3))
     whole[0], whole[1, 0, 0], whole[-1, 0, :2] = 1e-300, np.nan, (np.inf, -np.inf)

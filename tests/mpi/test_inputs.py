@@ -6,10 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from everywhere import outcome, raised, same_everywhere
+from everywhere import outcome, raised, same_error, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import same_error
 from test_errors import WAITS, Boom
 from test_signals import alarms, quiet_handlers, terminated
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
-from test_fft2_errors import Boom, failing, nothing_fails, step_fails
+from step_cases import Boom, failing, nothing_fails, step_fails
 from test_pointwise import local, spectra
 from truth import assert_close, forward_truth, random, same_bits
 

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import numpy as np
 import test_edges
-from everywhere import outcome, raised, same_everywhere
+from everywhere import outcome, raised, same_error, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
-from test_edges import SLICES, WAITS, Boom, Sums, handling, same_error
+from test_edges import SLICES, WAITS, Boom, Sums, handling
 from test_errors import PATIENCE_S
 
 import overlap

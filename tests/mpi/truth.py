@@ -1,8 +1,11 @@
 """Random fields, and transforms of them by numpy, to which plans are compared."""
 
+from itertools import product
+
 import numpy as np
 
 import overlap
+from overlap.arrays import mode_segments
 
 WAITS = ("off", "block", "poll")
 COMPLEX = {"f4": "c8", "f8": "c16", "c8": "c8", "c16": "c16"}
@@ -21,29 +24,66 @@ def wide(array):
     return np.asarray(array).astype("c16" if array.dtype.kind == "c" else "f8")
 
 
-def forward_truth(u, norm=None, order="natural"):
-    spectrum = (np.fft.fft2 if u.dtype.kind == "c" else np.fft.rfft2)(wide(u), norm=norm)
-    return spectrum.swapaxes(-1, -2) if order == "transposed" else spectrum
+def fine_lengths(shape, dealias):
+    """The points of a plan's grid in real space along the last axes, as its layout has it."""
+    if isinstance(dealias, tuple | list):
+        return list(dealias)
+    return [-(-3 * n // 2) for n in shape] if dealias else list(shape)
 
 
-def backward_truth(spectrum, shape, dtype, norm=None, order="natural"):
-    spectrum = wide(spectrum.swapaxes(-1, -2) if order == "transposed" else spectrum)
-    if np.dtype(dtype).kind == "c":
-        return np.fft.ifft2(spectrum, norm=norm)
-    return np.fft.irfft2(spectrum, s=shape[-2:], norm=norm)
+def _of_modes(shape, fine, real):
+    """Pairs of the same modes in spectra of two grids, as indices."""
+    segments = [
+        mode_segments(n, m, half=real and axis == len(fine) - 1) for axis, (n, m) in enumerate(zip(shape, fine))
+    ]
+    for pairs in product(*segments):
+        yield tuple((..., *one) for one in zip(*pairs))
 
 
-def assert_close(found, truth, local_slice, comm=None):
-    """The local part of `truth`, in relative l2 norm; of all ranks together if `comm` is given."""
+def _factor(norm, points, power):
+    return {None: 1, "backward": 1, "ortho": points ** (power / 2), "forward": points**power}[norm]
+
+
+def forward_truth(u, norm=None, order="natural", shape=None, dimensions=2):
+    """The spectrum, on the grid of a plan's `shape`, of values on that grid or on a finer one."""
+    shape, fine, real = u.shape if shape is None else shape, u.shape[-dimensions:], u.dtype.kind == "f"
+    full = (np.fft.rfftn if real else np.fft.fftn)(wide(u), axes=range(-dimensions, 0))
+    spectrum = np.zeros([*shape[:-1], shape[-1] // 2 + 1] if real else shape, full.dtype)
+    for here, there in _of_modes(shape[-dimensions:], fine, real):
+        spectrum[here] = full[there]
+    points = np.prod(shape[-dimensions:])
+    spectrum *= points / np.prod(fine) * _factor(norm, points, -1.0)
+    return np.moveaxis(spectrum, -dimensions, -1) if order == "transposed" else spectrum
+
+
+def backward_truth(spectrum, shape, dtype, norm=None, order="natural", dealias=None, dimensions=2):
+    """Values on the grid of a plan in real space of a spectrum on that of its `shape`."""
+    real = np.dtype(dtype).kind == "f"
+    spectrum = wide(np.moveaxis(spectrum, -1, -dimensions) if order == "transposed" else spectrum)
+    coarse = shape[-dimensions:]
+    fine = fine_lengths(coarse, dealias)
+    full = np.zeros((*spectrum.shape[:-dimensions], *fine[:-1], fine[-1] // 2 + 1 if real else fine[-1]), complex)
+    for here, there in _of_modes(coarse, fine, real):
+        full[there] = spectrum[here]
+    # One axis after the other: numpy's irfftn does the same.
+    full = np.fft.ifftn(full, axes=range(-dimensions, -1))
+    u = np.fft.irfft(full, n=fine[-1]) if real else np.fft.ifft(full)
+    points = np.prod(coarse)
+    return u * (np.prod(fine) / points * _factor(norm, points, 1.0))
+
+
+def assert_close(found, truth, local_slice, comm=None, dimensions=2, kept=1.0):
+    """The local part of `truth`, in relative l2 norm; of all ranks together if `comm` is given.
+
+    `kept` is how much of the data's norm the truth still has, where modes were dropped.
+    """
     local = truth[local_slice]
     assert found.shape == local.shape, (found.shape, local.shape)
-    points = truth.shape[-1] * truth.shape[-2]
+    points = np.prod(truth.shape[-dimensions:])
     tolerance = 5 * np.finfo(found.dtype).eps * np.sqrt(np.log2(max(points, 2)))
     squared = float(np.sum(np.abs(wide(found) - local) ** 2))
-    if comm is not None:
-        squared = comm.allreduce(squared)
-    error = np.sqrt(squared)
-    assert error <= tolerance * np.linalg.norm(np.ravel(truth)), (error / np.linalg.norm(np.ravel(truth)), tolerance)
+    error, norm = np.sqrt(squared if comm is None else comm.allreduce(squared)), np.linalg.norm(np.ravel(truth))
+    assert error * kept <= tolerance * norm, (error * kept / norm, tolerance)
 
 
 def same_bits(found, truth):
@@ -57,32 +97,31 @@ def same_bits(found, truth):
 def laid_out(values, layout):
     """The values in memory of some layout: the array, and all memory that belongs to it."""
     shape, dtype = values.shape, values.dtype
-    if layout == "contiguous":
-        whole = np.full(shape, 7, dtype)
-        array = whole
-    elif layout == "strided":
-        whole = np.full([2 * length + 1 for length in shape], 7, dtype)
+    batch, plane = shape[:-2], shape[-2:]
+
+    def filled(shape, kind=dtype, order="C"):
+        return np.full(shape, 7, kind, order=order)
+
+    if layout == "strided":
+        whole = filled([2 * length + 1 for length in shape])
         array = whole[(slice(1, None, 2),) * len(shape)]
     elif layout == "misaligned":  # by an element
-        whole = np.full(values.size + 1, 7, dtype)
+        whole = filled(values.size + 1)
         array = whole[1:].reshape(shape)
     elif layout == "unaligned":  # by a byte
-        whole = np.full(values.nbytes + 1, 7, "u1")
+        whole = filled(values.nbytes + 1, "u1")
         array = whole[1:].view(dtype).reshape(shape)
-    elif layout == "fortran":
-        whole = np.full(shape, 7, dtype, order="F")
-        array = whole
     elif layout == "reversed":
-        whole = np.full(shape, 7, dtype)
+        whole = filled(shape)
         array = whole[(slice(None, None, -1),) * len(shape)]
     elif layout == "batch last":
-        batch, plane = shape[:-2], shape[-2:]
-        whole = np.full((*plane, *batch), 7, dtype)
+        whole = filled((*plane, *batch))
         array = np.moveaxis(whole, (0, 1), (-2, -1))
     elif layout == "batch swapped":  # two batch axes of it can't be joined without a copy
-        batch, plane = shape[:-2], shape[-2:]
-        whole = np.full((*batch[::-1], *plane), 7, dtype)
+        whole = filled((*batch[::-1], *plane))
         array = whole.transpose(*range(len(batch))[::-1], len(batch), len(batch) + 1)
+    else:
+        whole = array = filled(shape, order={"contiguous": "C", "fortran": "F"}[layout])
     assert array.shape == shape
     array[...] = values
     return array, whole

@@ -1,4 +1,4 @@
-"""Memory, and what plans leave."""
+"""`FFT2` and `FFT3`: memory, and what plans leave."""
 
 import gc
 import threading
@@ -7,27 +7,27 @@ import tracemalloc
 import numpy as np
 import pytest
 from communicators import few_left
-from marks import on_ranks
+from marks import exhaustive, on_ranks
+from step_cases import grids, small_units
 from truth import assert_close, forward_truth, random
 
 import overlap
 from overlap.fft import Settings
 from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, OWN_PAGE_NBYTES
 
-# ---- memory, and what is left ----------------------------------------------------------------
 
-
-def memory(comm, mode, dtype="c16", order="natural"):
+@on_ranks
+@pytest.mark.parametrize(
+    "comm, mode, dtype, order",
+    [(2, mode, "c16", "natural") for mode in ("off", "block", "poll")]
+    + [(3, "poll", "f8", "natural"), (1, "poll", "c8", "transposed")],
+)
+def test_memory_is_what_the_plan_prints(comm, mode, dtype, order):
     """Nothing is allocated by a call with `out`; the slots are what the plan prints."""
     shape = (24, 128, 96)
     slices, slack = shape[0], 64 * 1024
-    with overlap.FFT2(
-        comm,
-        shape,
-        dtype,
-        layout={"order": order},
-        settings={"wait": mode, "depth": 4, "chunk": 2, "effort": "measure"},
-    ) as plan:
+    settings = {"wait": mode, "depth": 4, "chunk": 2, "effort": "measure"}
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings=settings) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = 1
         assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size
@@ -58,18 +58,6 @@ def memory(comm, mode, dtype="c16", order="natural"):
             assert transform.settings.depth <= 4
             assert transform.nbytes_in_flight == transform.settings.depth * slot
             _lanes_grow_as_printed(transform)
-
-
-@on_ranks(2)
-@pytest.mark.parametrize("mode", ["off", "block", "poll"])
-def test_memory_is_what_the_plan_prints(comm, mode):
-    memory(comm, mode=mode)
-
-
-@on_ranks
-@pytest.mark.parametrize("dtype, order, comm", [("f8", "natural", 3), ("c8", "transposed", 1)])
-def test_memory_of_other_plans(comm, dtype, order):
-    memory(comm, mode="poll", dtype=dtype, order=order)
 
 
 def _lanes_grow_as_printed(transform):
@@ -118,36 +106,63 @@ def test_memory_is_given_back(comm):
     assert left < 0.1 * held, (left, held)
 
 
-def many_plans(comm, own, shared, left=None):
+@small_units()
+@on_ranks
+@pytest.mark.parametrize("comm, grid, dtype", [(2, (1, 2), "f8"), (2, (2, 1), "c16"), exhaustive(4, (2, 2), "f4")])
+@pytest.mark.parametrize("restore", [False, True])
+def test_memory_of_volumes(comm, dtype, grid, restore):
+    """Work memory is at most one array, and two of its fields if they are large; all is told."""
+    for batch in ((), (4,)):
+        shape = (*batch, 32, 48, 32)
+        settings = {"wait": "poll", "depth": 2, "chunk": 1, "effort": "estimate"}
+        with overlap.FFT3(comm, shape, dtype, layout={"grid": grid, "restore": restore}, settings=settings) as plan:
+            # The largest array on the way: real data has 17 modes along x for 32 points.
+            largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
+            for transform in (plan.forward, plan.backward):
+                work = transform._kernels.nbytes
+                # Two where real data, a little smaller than their modes, are to be restored.
+                arrays = 2 if restore and dtype.startswith("f") else 1
+                assert work <= arrays * largest, (work, largest)
+                assert f"{work / 2**20:.1f} MiB of work memory" in transform.describe()
+                assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB" in transform.describe()
+
+
+@small_units()
+@on_ranks
+@pytest.mark.parametrize(
+    "comm, kind, own, shared, left",
+    [
+        (2, "FFT2", 24, 24, 16),
+        (4, "FFT3", 24, 24, 16),
+        exhaustive("openmpi-2", "FFT2", 4, 8, None),
+        exhaustive("openmpi-4", "FFT3", 4, 8, None),
+    ],
+)
+def test_many_plans(comm, kind, own, shared, left):
     """Plans come and go and leave no thread and no communicator: there are only so many left."""
-    u = random(np.random.default_rng(12), (2, 3, 4), "c16")
-    truth = forward_truth(u)
+    dimensions, make = int(kind[-1]), getattr(overlap, kind)
+    layout = {"grid": grids(comm.size)[len(grids(comm.size)) // 2]} if kind == "FFT3" else {}
+    u = random(np.random.default_rng(12), (4, 4, 4), "c16")
+    truth = forward_truth(u, dimensions=dimensions)
     threads = threading.active_count()
+
+    def check(plan):
+        found = plan.forward(u[plan.real.local_slice])
+        assert_close(found, truth, plan.spectrum.local_slice, comm, dimensions)
+
+    def options(number):
+        return {"layout": layout, "settings": {"wait": "off" if number % 10 else "poll", "effort": "estimate"}}
+
     with few_left(comm, left):
         for number in range(own):
-            mode = "poll" if number % 10 == 0 else "off"
-            with overlap.FFT2(comm, u.shape, settings={"wait": mode, "effort": "estimate"}) as plan:
-                result = plan.forward(u[plan.real.local_slice])
+            with make(comm, u.shape, **options(number)) as plan:
+                check(plan)
             assert plan.runtime.closed
-        assert_close(result, truth, result.local_slice, comm)
         assert threading.active_count() == threads
         with overlap.Runtime(comm) as rt:
-            for _ in range(shared):
-                with overlap.FFT2(rt, u.shape, settings={"wait": "off", "effort": "estimate"}):
-                    pass
+            for number in range(shared):
+                with make(rt, u.shape, **options(number)) as plan:
+                    if number % 10 == 0:
+                        check(plan)
             assert threading.active_count() <= threads + 1
-            with overlap.FFT2(rt, u.shape, settings={"wait": "poll"}) as plan:
-                result = plan.forward(u[plan.real.local_slice])
-                assert_close(result, truth, plan.spectrum.local_slice, comm)
         assert threading.active_count() == threads
-
-
-@on_ranks(2)
-def test_many_plans(comm):
-    many_plans(comm, own=24, shared=24, left=16)
-
-
-@pytest.mark.exhaustive
-@on_ranks("openmpi-2")
-def test_some_plans_under_open_mpi(comm):
-    many_plans(comm, own=4, shared=8)
