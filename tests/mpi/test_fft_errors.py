@@ -62,7 +62,7 @@ def _bad_calls(given, out):
 )
 def test_bad_input_on_one_rank(comm, kind, dtype, mode):
     """Bad on one rank only: the same InputError on all, nothing done, the plan works."""
-    shape, dimensions = (2, 12, 8), int(kind[-1])
+    shape, dimensions = (8, 12, 8), int(kind[-1])
     u = random(np.random.default_rng(6), shape, dtype)
     modes = forward_truth(u, dimensions=dimensions)
     with getattr(overlap, kind)(comm, shape, dtype, settings={"wait": mode, "depth": 2}) as plan:
