@@ -4,6 +4,7 @@ environment.
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,17 +81,8 @@ def installed(tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = built.iterdir()
     venv.create(environment, symlinks=True)
-    done = run(
-        *python,
-        "pip",
-        "--python",
-        environment / "bin" / "python",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        wheel,
-    )
+    install = shlex.split("install --quiet --no-index --no-deps")
+    done = run(*python, "pip", "--python", environment / "bin" / "python", *install, wheel)
     assert done.returncode == 0, done.stderr
     (site,) = environment.glob("lib/python*/site-packages")
     (wheel,) = metadata.distributions(name="overlap-mpi", path=[str(site)])
@@ -127,20 +119,10 @@ def test_demo_shows_links_and_writes_three_files(tmp_path, command):
 
 
 def test_links_runs_a_command_on_hosts_of_their_own(tmp_path):
-    done = overlap(
-        "links",
-        "--hosts",
-        2,
-        "--rate",
-        "1gbit",
-        "--deadline",
-        60,
-        "--",
-        sys.executable,
-        "-c",
-        "import os, socket, sys; os.mkdir(os.path.join(sys.argv[1], socket.gethostname()))",
-        tmp_path,  # the launcher may mix what two commands print at the same time
-    )
+    program = "import os, socket, sys; os.mkdir(os.path.join(sys.argv[1], socket.gethostname()))"
+    given = shlex.split("links --hosts 2 --rate 1gbit --deadline 60 --")
+    # Folders: the launcher may mix what two commands print at the same time.
+    done = overlap(*given, sys.executable, "-c", program, tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"h0", "h1"}
 
@@ -151,26 +133,24 @@ def test_links_status_is_the_commands():
 
 def test_bench_inside_of_links_measures_its_control(tmp_path):
     path = tmp_path / "report.json"
-    done = overlap(
-        "links",
-        "--rate",
-        "2gbit",
-        "--",
-        sys.executable,
-        "-m",
-        "overlap",
-        "bench",
-        "fft2",
-        "--slices",
-        8,
-        "--shape",
-        64,
-        64,
-        "--rounds",
-        2,
-        "--json",
-        path,
-    )
+    bench = shlex.split("-m overlap bench fft2 --slices 8 --shape 64 64 --rounds 2 --json")
+    done = overlap("links", "--rate", "2gbit", "--", sys.executable, *bench, path)
     assert done.returncode == 0, done.stderr
     (record,) = json.loads(path.read_text())["cases"]
     assert record["hosts"] == 2 and record["control_ok"] is not None
+
+
+def test_scale_run_gives_each_rank_a_host_of_its_own(tmp_path):
+    path = tmp_path / "scale.json"
+    given = shlex.split(
+        "scale run fft2 --slices 6 --shape 128 128 --rounds 2 --modes auto --link 2gbit --ranks 1 2 --json"
+    )
+    done = overlap(*given, path)
+    assert done.returncode == 0, done.stderr
+    alone, both = json.loads(path.read_text())["cases"]
+    assert (alone["hosts"], alone["control_hidden"]) == (1, None)
+    assert both["hosts"] == 2 and isinstance(both["control_hidden"], float)
+    assert [place["host"] for place in both["binding"]] == ["h0", "h1"]
+    nbytes = 6 * 64 * 64 * 16  # leave each rank
+    # No less than the link allows, whatever else the machine does; one rank alone sends nothing, but may be held up.
+    assert both["T_s"] > 0.5 * 8 * nbytes / 2e9

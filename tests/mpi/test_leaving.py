@@ -173,19 +173,7 @@ def preconditioner(A, kind):
     return made, lambda: made @ np.ones(512)
 
 
-KINDS = (
-    runtime,
-    splitting,
-    plan,
-    transpose,
-    output,
-    halo,
-    halo_of_messages,
-    matrix,
-    converted,
-    protected,
-    collectives,
-)
+KINDS = (runtime, splitting, plan, transpose, output, halo, halo_of_messages, matrix, converted, protected, collectives)
 PRECONDITIONERS = (Jacobi, Multigrid, AdditiveSchwarz)
 
 

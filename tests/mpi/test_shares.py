@@ -81,10 +81,7 @@ def test_fields(comm):
         for dtype, modes in (("f8", 6), ("c16", 11)):
             whole = field((2, 7, 9, 11), dtype)
             truth = (np.fft.fftn if dtype == "c16" else np.fft.rfftn)(whole, axes=(1, 2, 3))
-            shares = {
-                "real": {-3: dealt(7, Q), -2: dealt(9, P)},
-                "spectrum": {2: dealt(9, Q, 1), 3: dealt(modes, P)},
-            }
+            shares = {"real": {-3: dealt(7, Q), -2: dealt(9, P)}, "spectrum": {2: dealt(9, Q, 1), 3: dealt(modes, P)}}
             with FFT3(comm, whole.shape, dtype, layout={"shares": shares, "grid": grid}) as plan:
                 assert_plan(comm, plan, whole, truth, shares)
 

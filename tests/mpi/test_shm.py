@@ -184,11 +184,7 @@ def second_difference(lab: Lab, one: Any, arguments: dict[str, Any], result: Any
 
 
 def stencil(lab: Lab) -> dict[str, Any]:
-    return {
-        "shape": (2 * lab.size, 2**18),
-        "offsets": ((0, 0), (1, 0), (-1, 0)),
-        "coefficients": (2.0, -1.0, -1.0),
-    }
+    return {"shape": (2 * lab.size, 2**18), "offsets": ((0, 0), (1, 0), (-1, 0)), "coefficients": (2.0, -1.0, -1.0)}
 
 
 def freed(one: Any) -> None:
@@ -196,10 +192,7 @@ def freed(one: Any) -> None:
 
 
 def large(
-    name: str,
-    function: Callable[..., Any],
-    good: Callable[[Lab], dict[str, Any]],
-    right: Callable[..., object],
+    name: str, function: Callable[..., Any], good: Callable[[Lab], dict[str, Any]], right: Callable[..., object]
 ) -> Subject:
     """A function that needs much shared memory for these arguments."""
     return Subject(

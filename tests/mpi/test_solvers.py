@@ -147,11 +147,7 @@ def test_one_rank(comm):
         ):
             then(InputError, text, make)
         then(RankError, f"failed on rank {other}: ZeroDivisionError", lambda: A @ wrong(Conversion(), b))
-        then(
-            RankError,
-            "ZeroDivisionError",
-            lambda: AdditiveSchwarz(A, lambda A: raising() or IC0(A)),
-        )
+        then(RankError, "ZeroDivisionError", lambda: AdditiveSchwarz(A, lambda A: raising() or IC0(A)))
 
 
 @on_ranks(exhaustive(1), 2)

@@ -89,8 +89,10 @@ def test_under_open_mpi(comm, tmp_path):
     tuned_plan_is_found_again(comm, path=str(tmp_path / "tuning.json"), workers=1)
 
 
-def tuned_again(comm, path):
+@on_ranks(2)
+def test_tuned_again(comm, tmp_path):
     """Tuning on top of an entry loses neither what that knew nor what is found now."""
+    path = f"{tmp_path}/tuning.json"
     rng = np.random.default_rng(3)
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
         plan.pointwise(product_of, dealias="3/2")
@@ -113,11 +115,6 @@ def tuned_again(comm, path):
                 assert same_bits(plan.forward(u), truth)
                 acting = plan.pointwise(product_of, dealias="3/2")
                 assert acting.settings == chosen or wait == "off"
-
-
-@on_ranks(2)
-def test_tuned_again(comm, tmp_path):
-    tuned_again(comm, path=str(tmp_path / "tuning.json"))
 
 
 @contextmanager
@@ -143,8 +140,10 @@ def disturb():
     local.forget()
 
 
-def requests_come_first(comm, path):
+@on_ranks(2)
+def test_requests_come_first(comm, tmp_path):
     """What a plan is asked for by name is not overruled by a file, nor searched."""
+    path = f"{tmp_path}/tuning.json"
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"depth": 3, "chunk": 2}) as plan:
         plan.tune(0.3)
         for trial in plan.forward.trials:
@@ -156,22 +155,9 @@ def requests_come_first(comm, path):
         tuning=path,
         settings={"wait": "poll", "depth": 5, "chunk": 3, "in_flight": 2, "effort": "estimate"},
     ) as plan:
-        found = plan.forward.settings
-        assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort, found.late) == (
-            "poll",
-            5,
-            3,
-            2,
-            "estimate",
-            0.0,
-        )
+        assert plan.forward.settings == Settings("poll", 5, 3, 2, "estimate", 0.0)
         assert plan.forward.tune(0.2).gain > 0
         assert {trial.settings.wait for trial in plan.forward.trials} == {"poll"}
-
-
-@on_ranks(2)
-def test_requests_come_first(comm, tmp_path):
-    requests_come_first(comm, path=str(tmp_path / "tuning.json"))
 
 
 @on_ranks(1, 3)
@@ -189,8 +175,10 @@ def test_without_a_file(comm):
         raised(overlap.ClosedError, forward.tune)
 
 
-def bad_files(comm, path):
+@on_ranks(2)
+def test_bad_files(comm, tmp_path):
     """One clear error on every rank, whatever is wrong with the file on rank 0."""
+    path = f"{tmp_path}/tuning.json"
     good = tuning_file.text_of([])
     version = '"version": 3'
     entry = {"plan": {}, "machine": {}, "wisdom": "", "transforms": {"forward": {"depth": 4}}}
@@ -241,12 +229,9 @@ def bad_files(comm, path):
 
 
 @on_ranks(2)
-def test_bad_files(comm, tmp_path):
-    bad_files(comm, path=str(tmp_path / "tuning.json"))
-
-
-def a_file_that_is_not_there_is_said(comm, path):
+def test_a_file_that_is_not_there_is_said(comm, tmp_path):
     """Rank 0 says so, on standard error, and of a file that is there nothing."""
+    path = f"{tmp_path}/tuning.json"
 
     def said():
         told = io.StringIO()
@@ -263,12 +248,9 @@ def a_file_that_is_not_there_is_said(comm, path):
 
 
 @on_ranks(2)
-def test_a_file_that_is_not_there_is_said(comm, tmp_path):
-    a_file_that_is_not_there_is_said(comm, path=str(tmp_path / "tuning.json"))
-
-
-def ranks_disagree(comm, path):
+def test_ranks_disagree(comm, tmp_path):
     """Ranks that name different files, or budgets, get one error that says so."""
+    path = f"{tmp_path}/tuning.json"
     mine = f"{path}{comm.rank}"
     error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=mine)
     same_everywhere(comm, str(error))
@@ -277,19 +259,16 @@ def ranks_disagree(comm, path):
     error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE)
     same_everywhere(comm, str(error))
     with overlap.FFT2(comm, SHAPE, tuning="", settings={"effort": "estimate"}) as plan:
-        for bad in (1 + comm.rank, -1, "long"):
+        for bad in (1 + comm.rank, 0, -1, np.nan, np.inf, "1", True, None, "long"):
             same_everywhere(comm, str(raised(overlap.InputError, plan.tune, bad)))
             same_everywhere(comm, str(raised(overlap.InputError, plan.forward.tune, bad)))
     raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=7)
 
 
 @on_ranks(2)
-def test_ranks_disagree(comm, tmp_path):
-    ranks_disagree(comm, path=str(tmp_path / "tuning.json"))
-
-
-def other_wisdom(comm, path):
+def test_other_wisdom(comm, tmp_path):
     """An entry whose wisdom FFTW does not take is refused; one of another machine not used."""
+    path = f"{tmp_path}/tuning.json"
     os.environ["OVERLAP_TUNING"] = path  # the same as tuning=path
     with overlap.FFT2(comm, SHAPE, DTYPE) as plan:
         plan.tune(0.3)
@@ -312,11 +291,6 @@ def other_wisdom(comm, path):
             error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, DTYPE)
             same_everywhere(comm, str(error))
             assert "wisdom" in str(error)
-
-
-@on_ranks(2)
-def test_other_wisdom(comm, tmp_path):
-    other_wisdom(comm, path=str(tmp_path / "tuning.json"))
 
 
 @on_ranks(2)
@@ -383,8 +357,10 @@ def test_a_rank_fails_while_planning(comm):
                 assert same_bits(transform(u), truth)
 
 
-def a_rank_fails_with_the_file(comm, path):
+@on_ranks(2)
+def test_a_rank_fails_with_the_file(comm, tmp_path):
     """What only rank 0 does with a tuning file, and fails to do, fails on all ranks."""
+    path = f"{tmp_path}/tuning.json"
     for name in ("read", "find"):
         with failing(tuning_file, name) if comm.rank == 0 else nullcontext():
             error = raised(overlap.errors.RankError, overlap.FFT2, comm, SHAPE, tuning=path)
@@ -398,11 +374,6 @@ def a_rank_fails_with_the_file(comm, path):
     with failing(candidates, "fit_message_time") if comm.rank == comm.size - 1 else nullcontext():
         error = raised(overlap.errors.RankError, overlap.FFT3, comm, (8, 8, 8))
     same_everywhere(comm, str(error))
-
-
-@on_ranks(2)
-def test_a_rank_fails_with_the_file(comm, tmp_path):
-    a_rank_fails_with_the_file(comm, path=str(tmp_path / "tuning.json"))
 
 
 @on_ranks(2)
@@ -424,8 +395,10 @@ def test_fields_are_tuned(comm):
                 assert same_bits(result, expected)
 
 
-def remembered(comm, path):
+@on_ranks(1, 2)
+def test_plans_are_remembered(comm, tmp_path):
     """A plan comes at once, its first calls find the fastest settings, and a later job knows them."""
+    path = f"{tmp_path}/cache"
     os.environ[CACHE_VARIABLE] = path
     rng = np.random.default_rng(8)
     for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
@@ -455,11 +428,6 @@ def remembered(comm, path):
                 found.append((plan.forward.settings, truth))
         if comm.rank == 0:
             assert make.__name__ in {entry["plan"]["kind"] for _, entry in tuning_file.cached() if entry}
-
-
-@on_ranks(1, 2)
-def test_plans_are_remembered(comm, tmp_path):
-    remembered(comm, path=str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("ranks, workers", [(1, 2), (2, 1), exhaustive(3, 2)])

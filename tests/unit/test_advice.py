@@ -59,10 +59,7 @@ def test_a_call_that_ends_before_the_last_rank_comes_waits_no_longer():
 
 
 def test_clocks_of_other_hosts_are_put_right():
-    ranks = [
-        record(0, 2, [collective(1.0, 5.0)]),
-        record(1, 2, [collective(4.0, 5.0)], ahead_s=1000.0, host="two"),
-    ]
+    ranks = [record(0, 2, [collective(1.0, 5.0)]), record(1, 2, [collective(4.0, 5.0)], ahead_s=1000.0, host="two")]
     assert waiting(ranks) == [pytest.approx([3.0]), pytest.approx([0.0])]
 
 

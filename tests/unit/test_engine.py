@@ -1,4 +1,4 @@
-"""Programs, FFTW's plans and sweeps, and the stages of several ranks in one process, against numpy."""
+"""Programs, FFTW's plans and sweeps, against numpy."""
 
 from itertools import product
 
@@ -8,19 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import exhaustive
 
-from overlap.arrays import AxisSwap, Layout
 from overlap.compiled.execute import execute
-from overlap.fft.arguments import kinds_of
 from overlap.fft.engine.axis import Axis, axes_of
-from overlap.fft.engine.buffers import ArrayReference, Buffers
+from overlap.fft.engine.buffers import ArrayReference
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
 from overlap.fft.engine.route import Direction
 from overlap.fft.engine.six_step import next_lengths, two_factors
-from overlap.fft.engine.stage import SourceArray
-from overlap.fft.engine.staged import StagedTransform
-from overlap.fft.engine.steps import Exchange, Run
 from overlap.fft.engine.sweep import Sweep
 from overlap.fft.engine.sweep_in_place import SweepInPlace
 
@@ -146,93 +141,7 @@ def test_what_is_allocated_is_aligned(shape, dtype):
     assert not zeros(shape, dtype).any()
 
 
-# ---- stages of several ranks -----------------------------------------------------------------
-
-
-class Recorder:
-    """Stands for a communicator: keeps what one rank would hand to Alltoallv."""
-
-
-def exchange(calls):
-    """What MPI does with every rank's call: piece by piece, checking the counts."""
-    for source, ((send, counts, starts, kind), _) in enumerate(calls):
-        assert kind.Get_size() == send.itemsize
-        for target, (_, (receive, other_counts, other_starts, _)) in enumerate(calls):
-            count = counts[target]
-            assert count == other_counts[source], (source, target)
-            if source == target:
-                assert count == 0  # what stays is not sent
-            if count == 0:
-                continue
-            begin, other = starts[target], other_starts[source]
-            assert begin + count <= send.size and other + count <= receive.size
-            receive[other : other + count] = send[begin : begin + count]
-
-
-def finer(modes, axis, n, m, half):
-    """The modes of a grid of n points on one of m, without the Nyquist mode."""
-    modes = np.moveaxis(modes, axis, 0)
-    found = np.zeros((m // 2 + 1 if half else m, *modes.shape[1:]), complex)
-    for index in range(len(modes)):
-        if 2 * index != n or n == m:
-            found[index if 2 * index <= n else index - n] = modes[index]
-    return np.moveaxis(found, 0, axis)
-
-
-def physical(modes, points, fine, real):
-    """What planes of modes are on a finer grid, unnormalised, in double precision."""
-    found = np.fft.ifft(finer(modes, -2, points[0], fine[0], False), axis=-2, norm="forward")
-    found = finer(found, -1, points[1], fine[1], real)
-    if real:
-        return np.fft.irfft(found, fine[1], axis=-1, norm="forward")
-    return np.fft.ifft(found, axis=-1, norm="forward")
-
-
-@pytest.mark.parametrize("turned", [None, Y], ids=["natural", "transposed"])
-@pytest.mark.parametrize("ranks, chunk", [(1, 1), (1, 4), (2, 1), (3, 2), (4, 3)])
-@pytest.mark.parametrize(
-    "points, fine",
-    [
-        ((6, 8), (6, 8)),
-        ((7, 5), (7, 5)),
-        ((2, 9), (2, 9)),
-        ((1, 4), (1, 4)),
-        ((12, 10), (18, 15)),
-        ((3, 140), (3, 140)),
-        ((5, 8), (8, 12)),
-        ((280, 12), (280, 12)),
-    ],
-)
-def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
-    planes = 5
-    for dtype in DTYPES:
-        real, spectral = np.dtype(dtype).kind == "f", complex_of(dtype)
-        axes = axes_of((Y, X), points, fine, kinds_of(None, dtype, 2))
-        rng = np.random.default_rng(3)
-        grid = [axis.length(False) for axis in axes.values()]
-        modes = [axis.length(True) for axis in axes.values()]
-        spectrum = random(rng, (planes, *points), "f8")
-        spectrum = (np.fft.rfft2 if real else np.fft.fft2)(spectrum)
-        if points != fine:
-            for axis, n in zip((1, 2), points):
-                if n % 2 == 0:
-                    np.moveaxis(spectrum, axis, 0)[n // 2] = 0
-        u = physical(spectrum, points, fine, real)
-        for forward in (True, False):
-            given = (u if forward else spectrum).astype(dtype if forward else spectral)
-            truth = (spectrum * np.prod(fine) if forward else u) * 0.5
-            found = _all_ranks(
-                given,
-                truth.shape,
-                axes,
-                grid if forward else modes,
-                ranks,
-                chunk,
-                dtype,
-                Direction(forward, "estimate", turned, by_index=True),
-            )
-            error = np.linalg.norm(found - truth)
-            assert error <= tolerance(dtype, np.prod(fine)) * np.linalg.norm(truth), (dtype, forward)
+# ---- long lines ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
@@ -282,63 +191,6 @@ def test_long_lines_with_a_patient_plan():
     run(program, array)
     truth = np.fft.fft(values, axis=1)
     assert np.linalg.norm(array - truth) <= tolerance(complex, 256) * np.linalg.norm(truth)
-
-
-def _goes_on(steps, way):
-    """Take steps up to the next exchange; whether there is one."""
-    for step in steps:
-        if isinstance(step, Run):
-            step.execute(way.scratch[0])
-        elif isinstance(step, Exchange):
-            operation = step.operation()
-            operation.comm.call = operation.args
-            return True
-    return False
-
-
-def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction):
-    """The result of all ranks' staged transforms, with scale 1/2, put together."""
-    split = 0 if ranks > 1 else None
-    rows, columns = Layout((None, split, None), (ranks,)), Layout((None, None, split), (ranks,))
-    forward = direction.forward
-    here, there = (rows, columns) if forward else (columns, rows)
-    over = AxisSwap(Y, X) if forward else AxisSwap(X, Y)
-    first, then = ((X,), (Y,)) if forward else ((Y,), (X,))
-    kind = dtype if forward else complex_of(dtype)
-    result_kind = complex_of(dtype) if forward else dtype
-    found, tasks, calls = np.empty(shape, result_kind), [], []
-    for rank in range(ranks):
-        way = StagedTransform(
-            [first, over if ranks > 1 else None, then],
-            axes,
-            SourceArray(here, (len(given), *global_shape), (rank,), kind),
-            direction,
-            1,
-            joined=None,
-        )
-        source = given[here.local_slice(given.shape, (rank,))].copy()
-        where = there.local_slice(shape, (rank,))
-        part = zeros(found[where].shape, result_kind)
-        if direction.turned and forward:
-            part = np.moveaxis(zeros(np.moveaxis(part, 1, -1).shape, result_kind), -1, 1)
-        parts = way.tasks(chunk)
-        slot = Buffers(*(zeros(max(1, length), way.wire.dtype) for length in way.buffer_lengths(chunk)))
-        tasks.append((way, parts, slot, way.arrays([ArrayReference(source)], [ArrayReference(part)])))
-        calls.append((where, part))
-    for number in range(len(tasks[0][1])):
-        comms = [Recorder() for _ in tasks]
-        steps = [
-            way.steps(parts[number], slot, arrays, [comm], 0.5)
-            for comm, (way, parts, slot, arrays) in zip(comms, tasks)
-        ]
-        waiting = [_goes_on(step, way) for step, (way, *_) in zip(steps, tasks)]
-        assert waiting == [ranks > 1] * ranks
-        if ranks > 1:
-            exchange([comm.call for comm in comms])
-            assert not any(_goes_on(step, way) for step, (way, *_) in zip(steps, tasks))
-    for where, part in calls:
-        found[where] = part
-    return found
 
 
 def test_quick_plans_are_right_and_the_same_when_planned_again():

@@ -252,11 +252,7 @@ def test_parts_of_a_folder_come_before_the_folder():
             "def f():\n    from .pipeline import Pipeline",
             "circle: runtime.pipeline, runtime.runtime",
         ),
-        (
-            "fft/plan.py",
-            "if TYPE_CHECKING:\n    from .fft2 import FFT2",
-            "circle: fft.fft2, fft.plan",
-        ),
+        ("fft/plan.py", "if TYPE_CHECKING:\n    from .fft2 import FFT2", "circle: fft.fft2, fft.plan"),
         ("surprise.py", "", "in no layer"),
     ],
 )

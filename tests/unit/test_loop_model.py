@@ -46,7 +46,7 @@ RARE = {"an exchange is not seen to be under way", "a slot is given back before 
 MORE = {
     "a thread looks for the call before it enters": [
         ("        tables = add_word(control + 8 * ACTIVE, 0)\n", "        tables = early if slot == NONE else early\n")
-    ],
+    ]
 }
 
 

@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.arrays import (
-    block,
-    chunks,
-    complement,
-    intersect,
-    length_of,
-    mode_segments,
-)
+from overlap.arrays import block, chunks, complement, intersect, length_of, mode_segments
 from overlap.arrays.distribution import parts_problem
 
 quick = settings(deadline=None, max_examples=200, database=None)

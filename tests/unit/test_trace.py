@@ -7,18 +7,11 @@ import time
 from collections import defaultdict
 
 import pytest
+from test_timeline import compute, exchange
 
 from overlap.ranks import clocks
 from overlap.ranks.clocks import clock_offset
-from overlap.runtime.trace import Span, Trace
-
-
-def compute(start_s, end_s, rank=0, thread="worker 0", label="slice 0"):
-    return Span(rank, thread, "compute", label, start_s, end_s)
-
-
-def exchange(start_s, end_s, rank=0, thread="communicator", label="slice 0"):
-    return Span(rank, thread, "communicate", label, start_s, end_s)
+from overlap.runtime.trace import Trace
 
 
 class FakeComm:
