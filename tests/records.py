@@ -1,5 +1,8 @@
-"""A record of the benchmark, as if it had been measured."""
+"""A record of the benchmark, as if it had been measured, a report of records, and a missing package."""
 
+import builtins
+
+from overlap.tools.bench import report
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record
 
@@ -37,3 +40,23 @@ def measured(**changes):
 
 def record(case=None, **changes):
     return case_record(case or Case(rounds=3, link="2gbit"), measured(**changes))
+
+
+def written(path, *records, complete=True, **changes):
+    """A report of these records at a path, which is returned."""
+    content = report.new_report(["overlap", "scale", "run"])
+    content["cases"] += records
+    report.write(content | changes, path, complete)
+    return path
+
+
+def without(monkeypatch, package):
+    """A package cannot be imported, as if it were not installed."""
+    real = builtins.__import__
+
+    def refusing(name, *args, **kwargs):
+        if name.partition(".")[0] == package:
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refusing)

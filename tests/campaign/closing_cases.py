@@ -1,4 +1,4 @@
-"""Errors while runtimes and plans are closed, and in skeletons, which `fault_cases` and `site_cases` have not."""
+"""Errors while runtimes and plans are closed, and in skeletons, which `faults` and `site_cases` have not."""
 
 import os
 import signal
@@ -12,12 +12,13 @@ from test_edges import handling
 from truth import random, same_bits
 
 import overlap
-from campaign.fault_cases import KINDS
-from campaign.soak_cases import threads
 from overlap.fft.transform import Transform
 from overlap.ranks.coordinator import Coordinator
 from overlap.ranks.watchdog import Watchdog
 from overlap.runtime.threads.threads import Threads
+
+from .faults import KINDS
+from .soak import threads
 
 LONGEST_S = 5.0
 STEPS = (

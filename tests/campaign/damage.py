@@ -129,9 +129,8 @@ def defect():
 
 PART = Part(
     "files",
-    "tuning files (the cache's, too), traces, reports, compiled code, checkpoints: flipped, cut off, overwritten, "
-    "a folder, a pipe (traces: none), links; tuning files and checkpoints with other content and a right digest; a "
-    "disk "
+    "tuning files (the cache's, too), traces, reports, compiled code, checkpoints: flipped, cut off, overwritten, a "
+    "folder, a pipe (traces: none), links; tuning files and checkpoints with other content and a right digest; a disk "
     "that is full or read-only: used whole, or refused by name, the version before stays, and the disk is given back",
     10_000,
     run,

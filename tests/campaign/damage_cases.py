@@ -4,7 +4,7 @@ import numpy as np
 from test_gkv import BOX, configured
 from test_gkv_files import checkpoints, write_two
 
-from campaign.spoil import spoilt
+from .spoil import spoilt
 
 from fluxtube.solver import Solver  # isort: skip (found by `test_gkv_files`)
 

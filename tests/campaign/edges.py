@@ -1,6 +1,10 @@
 """The tests that are made of the public names, on more ranks and on other libraries than the suite's."""
 
 import jobs
+import test_generated
+from generated import Call, Subject
+
+import overlap
 
 from .draw import AREAS, Drawn, libraries
 from .harness import Part
@@ -24,7 +28,24 @@ def run(seed):
 
 def defect():
     """A call that takes what is wrong on one rank is found."""
-    jobs.run_job("campaign.edge_defect_cases:accepting", 3, fresh=True)
+    jobs.run_job("campaign.edges:accepting", 3, fresh=True)
+
+
+def accepting(comm):
+    """Test a function that takes any number."""
+
+    def taking(number):
+        with overlap.Runtime(comm) as runtime:
+            runtime.preflight()
+
+    subject = Subject(
+        ("taking",),
+        make=lambda lab: None,
+        calls={"taking": Call(lambda lab, one: {"number": 1})},
+        functions={"taking": taking},
+    )
+    test_generated.SUBJECTS["taking"] = (subject,)
+    test_generated.bad_arguments(comm, "taking")
 
 
 PART = Part(

@@ -1,9 +1,21 @@
 """Injected errors: kinds of exceptions x sites x ranks x slices, also on several ranks at once."""
 
+import asyncio
+import os
 import re
 import time
+from contextlib import ExitStack
 
 import jobs
+import numpy as np
+from odd_errors import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, odd_syntax_error
+from step_cases import Boom, failing, nothing_fails, sites_of
+from test_errors import SLICES, Program
+from truth import random, same_bits
+
+import overlap
+from overlap.fft.planning.settings import Settings
+from overlap.fft.planning.tournament import choose
 
 from .draw import Drawn
 from .harness import Part
@@ -24,7 +36,7 @@ def run(seed):
             _skeleton(drawn)
         return
     case = (
-        "campaign.fault_cases:faults"
+        "campaign.faults:faults"
         if seed < SITES
         else "campaign.site_cases:sites"
         if seed < CLOSING
@@ -67,20 +79,149 @@ def _skeleton(drawn):
 def defect():
     """A rank that does not tell its error is found."""
     jobs.run_job(
-        "campaign.fault_cases:faults",
+        "campaign.faults:faults",
         2,
         args={"seed": 0, "count": 1, "wait": "poll", "depth": 3, "workers": 1, "mute": True},
     )
 
 
+class Unlike(BaseException):
+    """An exception that `except Exception` lets through."""
+
+
+def _chained():
+    error = Boom("second")
+    error.__cause__ = error.__context__ = Boom("first")
+    return error
+
+
+# Exceptions by name: the usual ones, those that Python treats specially, and those that cannot be shown or sent.
+KINDS = {
+    "plain": Boom,
+    "unattributable": Unattributable,
+    "notes": RaisingNotes,
+    "no text": RaisingText,
+    "no truth": RaisingTruth,
+    "no pickle": NoPickle,
+    "odd syntax": odd_syntax_error,
+    "chained": _chained,
+    "group": lambda: ExceptionGroup("several", [Boom(), ValueError()]),
+    "base": Unlike,
+    "stop": lambda: StopIteration(7),
+    "stop async": StopAsyncIteration,
+    "generator exit": GeneratorExit,
+    "cancelled": asyncio.CancelledError,
+    "system exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+    "memory": MemoryError,
+    "recursion": RecursionError,
+    "os": lambda: OSError(28, os.strerror(28)),
+    "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "\ud800"),
+    "slice error": lambda: overlap.SliceError(0, "0", "not this call's", ""),
+    "assertion": lambda: AssertionError("x" * 10**6),
+}
+PROGRAM_SITES = ("before", "between", "after", "part")
+PLAN_SITES = ("trial_arrays", "configure", "run_planes", "nbytes_per_slice")
+
+
+def _outcome(function, *args):
+    """The exception of a call; one that a rank raises as itself stands for the one that it came from."""
+    try:
+        function(*args)
+    except BaseException as error:
+        return error if isinstance(error, overlap.OverlapError) else error.__cause__
+    return None
+
+
+class Told(Program):
+    """The slice program of `test_errors`, which raises any kind of exception."""
+
+    make = Boom
+
+    def at(self, z, site):
+        if super().at(z, site):
+            raise self.make()
+        return False
+
+
+def faults(comm, seed, count, wait, depth, workers, mute=False):
+    """Draw kind, site, slice and ranks, the same on all; with `mute` one rank keeps its error to itself."""
+    drawn = np.random.default_rng(seed)
+    shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
+    u = random(drawn, shape, "f8")
+    with (
+        overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30) as rt,
+        overlap.FFT2(rt, shape, "f8", settings={"wait": wait, "depth": depth, "chunk": 1}) as plan,
+    ):
+        program = Told(rt)
+        pipeline = rt.pipelined(program.run, skeleton=program.skeleton if drawn.random() < 0.5 else None)
+        program.check(pipeline)
+        real = np.array(u[plan.real.local_slice])
+        spectrum = np.array(plan.forward(real))
+        back = np.array(plan.backward(spectrum))
+        for _ in range(count):
+            name = list(KINDS)[drawn.integers(len(KINDS))]
+            origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
+            origin = origin if drawn.random() < 0.3 else {min(origin)}
+            where = ("program", "transform", "planning")[drawn.integers(2 + (comm.size > 1))]
+            z, site = int(drawn.integers(7)), int(drawn.integers(4))
+            label = f"{name} in {where}, site {site}, slice {z}, ranks {sorted(origin)}"
+            mine = comm.rank in origin
+            with ExitStack() as stack:
+                if where == "program":
+                    program.fault = (comm.rank, z * SLICES // 7, PROGRAM_SITES[site]) if mine else None
+                    program.make = KINDS[name]
+                    call = pipeline, range(SLICES)
+                elif where == "transform":
+                    sites = list(sites_of(plan.forward, z))
+                    stack.enter_context(
+                        _failing_as(KINDS[name], sites[site % len(sites)][1]) if mine else nothing_fails()
+                    )
+                    call = plan.forward, real
+                else:
+                    stack.enter_context(
+                        _failing_as(KINDS[name], lambda: failing(type(plan.forward), PLAN_SITES[site], lambda *_: True))
+                        if mine
+                        else nothing_fails()
+                    )
+                    call = choose, plan.forward, Settings(effort="measure")
+                error = _outcome(*call)
+            error = None if mute and comm.rank == comm.size - 1 else error
+            told = comm.allgather((type(error).__name__, str(error)))
+            assert isinstance(error, overlap.OverlapError), (label, told)
+            assert len(set(told)) == 1, (label, told)
+            program.check(pipeline)
+            for _ in range(3):
+                assert same_bits(plan.forward(real), spectrum), label
+                assert same_bits(plan.backward(spectrum), back), label
+
+
+class _failing_as:
+    """As the fault that `inject` puts in, but with another exception."""
+
+    def __init__(self, make, inject):
+        self._make, self._inject = make, inject
+
+    def __enter__(self):
+        import step_cases
+
+        self._module, self._before = step_cases, step_cases.Boom
+        self._context = self._inject()
+        step_cases.Boom = lambda text: self._make()
+        return self._context.__enter__()
+
+    def __exit__(self, *exc_info):
+        self._module.Boom = self._before
+        return self._context.__exit__(*exc_info)
+
+
 PART = Part(
     "errors",
-    "one of 22 kinds of exceptions in a slice program, a transform's steps or planning, on one rank or "
-    "several: one exception on all ranks before the deadline of 30 s, the next three transforms bit-right, no thread, "
+    "one of 22 kinds of exceptions in a slice program, a transform's steps or planning, on one rank or several: one "
+    "exception on all ranks before the deadline of 30 s, the next three transforms bit-right, no thread, "
     "communicator, descriptor or segment left; 600 more before each of 12 kinds of await, in a part, in functions of "
     "fields, in making buffers, in tuning: the exception comes within 5 s; 150 more in closing (the others close, and "
-    "nothing "
-    "is left) and in skeletons (the job ends within 5 s and says why)",
+    "nothing is left) and in skeletons (the job ends within 5 s and says why)",
     3750,
     run,
     defect,

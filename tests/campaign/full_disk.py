@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from campaign.draw import Drawn
-from campaign.kinds_of_files import KINDS
+from .draw import Drawn
+from .kinds_of_files import KINDS
 
 SIZE = 256 << 10
 

@@ -266,10 +266,9 @@ class Campaign:
                 *(f"{number}. {name}" for number, name in enumerate(machines, 1)),
                 "",
                 "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A "
-                "failure stays in this "
-                "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that "
-                "passed stand behind "
-                "it, and it counts as passing now if the last commit that ran it passed every time:"
+                "failure stays in this list; of its seed's later runs (`python -m tests.campaign --again`) the "
+                "commit and the number that passed stand behind it, and it counts as passing now if the last commit "
+                "that ran it passed every time:"
                 if failures
                 else "No trial has failed.",
                 *failures,

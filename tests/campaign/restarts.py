@@ -15,6 +15,7 @@ import commands
 import h5py
 import numpy as np
 import processes
+from test_gkv import SHORT
 
 from overlap.tools import launch
 
@@ -23,18 +24,7 @@ from .draw import Drawn
 from .harness import Part
 
 KILLS, EVERY, DEADLINE_S = 4, 4, 300.0
-CONFIG = f"""
-[grid]
-nx = 4
-ny = 3
-nz = 8
-nv = 12
-nmu = 5
-[time]
-end = 3.0
-sample_every = 2
-checkpoint_every = {EVERY}
-"""
+CONFIG = SHORT.format(end=3.0)  # a checkpoint every `EVERY` steps
 
 
 class Run:
@@ -211,8 +201,7 @@ PART = Part(
     "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, "
     "which "
     f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a "
-    "run "
-    "without a kill",
+    "run without a kill",
     100,
     run,
     defect,

@@ -23,8 +23,8 @@ def defect():
 
 PART = Part(
     "schedules",
-    "drawn programs under drawn schedules of all ranks' threads: no deadlock, the order of issue, one "
-    "error on all ranks",
+    "drawn programs under drawn schedules of all ranks' threads: no deadlock, the order of issue, one error on all "
+    "ranks",
     100_000,
     run,
     defect,

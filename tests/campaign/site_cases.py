@@ -1,4 +1,4 @@
-"""Errors at the sites that `fault_cases` has not: every kind of await, buffers, functions, tuning; each in time."""
+"""Errors at the sites that `faults` has not: every kind of await, buffers, functions, tuning; each in time."""
 
 import time
 
@@ -8,8 +8,9 @@ from step_cases import failing, nothing_fails
 from truth import random, same_bits
 
 import overlap
-from campaign.fault_cases import KINDS, _failing_as, _outcome
 from overlap.runtime import barrier, parallel, take_turn
+
+from .faults import KINDS, _failing_as, _outcome
 
 SLICES = 6
 LONGEST_S = 5.0  # from a call until it has raised, on every rank

@@ -4,31 +4,12 @@ import tempfile
 
 import jobs
 import processes
+from test_losses import DOINGS
 
 from .draw import Drawn
 from .harness import Part
 
 RANKS = 4
-DOINGS = (
-    "planned",
-    "fft3",
-    "bracket",
-    "slices",
-    "halo",
-    "halo_messages",
-    "halo_slices",
-    "collectives",
-    "awaited_collectives",
-    "solver",
-    "pipelined_solver",
-    "planning",
-    "making",
-    "coordinator",
-    "arrays",
-    "functions",
-    "drop_in",
-    "saving",
-)
 DELAY_S = 0.4  # at most, until a rank is killed
 EVALUATIONS = 120  # of the right-hand side, in the time steps of the example
 
@@ -42,7 +23,7 @@ def kills(seed):
     """Three kills, of four ranks, of three and of two, each while something else is under way."""
     drawn = Drawn(seed)
     doings = [
-        (drawn.pick(DOINGS), drawn.mode(), [int(drawn.integers(size))], float(drawn.uniform(0, DELAY_S)))
+        (drawn.pick(list(DOINGS)), drawn.mode(), [int(drawn.integers(size))], float(drawn.uniform(0, DELAY_S)))
         for size in range(RANKS, 1, -1)
     ]
     _lose("test_losses:survive", RANKS, RANKS - 1, doings=doings, workers=drawn.workers())

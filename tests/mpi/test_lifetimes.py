@@ -260,30 +260,3 @@ def test_timers_are_exact_for_polls_only(comm):
             rt.pipelined(program, wait=wait)(range(8))
             found = [slack_ns(thread.native_id) for thread in threading.enumerate() if thread.name == "communicator"]
             assert found == [1 if wait == "poll" else slack_ns(os.getpid())], (wait, found)
-
-
-@on_ranks(2)
-def test_input_of_a_pipeline_is_checked(comm):
-    """Bad arguments of a pipeline are refused before anything runs."""
-    with overlap.Runtime(comm, workers=1, depth=2, wait="poll", deadline_s=5) as rt:
-        ran = []
-
-        async def program(z):
-            ran.append(z)
-            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-        for options in (
-            {"depth": 0},
-            {"depth": -1},
-            {"wait": "bogus"},
-            {"in_flight": 0},
-            {"in_flight": -1},
-            {"depth": 1.5},
-        ):
-            try:
-                rt.pipelined(program, **options)(range(3))
-            except overlap.InputError as error:
-                assert "received" in str(error)
-            else:
-                raise AssertionError(f"{options} was accepted, {len(ran)} slices ran")
-            assert not ran

@@ -71,7 +71,15 @@ def field(shape, part=(), seed=0):
 
 # ---- what is under way -------------------------------------------------------------------------
 
+DOINGS = {}
 
+
+def doing(function):
+    DOINGS[function.__name__] = function
+    return function
+
+
+@doing
 def planned(rt, wait, kind=overlap.FFT2, **options):
     plan = kind(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": wait}, **options)
     u = plan.real.empty()
@@ -87,10 +95,12 @@ def planned(rt, wait, kind=overlap.FFT2, **options):
     return call, [plan]
 
 
+@doing
 def fft3(rt, wait):
     return planned(rt, wait, overlap.FFT3, layout={"grid": (rt.comm.size, 1)})
 
 
+@doing
 def bracket(rt, wait):
     """The bracket of a field with itself, which vanishes."""
     plan = overlap.Bracket(rt, (4, 2, 5, 9), settings={"wait": wait, "depth": 2})
@@ -104,6 +114,7 @@ def bracket(rt, wait):
     return call, [plan]
 
 
+@doing
 def slices(rt, wait):
     """Collectives, and messages round a ring: whoever waits for a survivor hears of the loss too."""
     comm, size, rank = rt.comm, rt.comm.size, rt.comm.rank
@@ -128,6 +139,7 @@ def slices(rt, wait):
     return call, []
 
 
+@doing
 def halo(rt, wait, transport="auto"):
     size, rank = rt.comm.size, rt.comm.rank
     blocks = overlap.Blocks((4 * size, 6), (size, 1), width=1, periodic=True)
@@ -148,10 +160,12 @@ def halo(rt, wait, transport="auto"):
     return call, [ghosts]
 
 
+@doing
 def halo_messages(rt, wait):
     return halo(rt, wait, "messages")
 
 
+@doing
 def halo_slices(rt, wait):
     size, rank = rt.comm.size, rt.comm.rank
     blocks = overlap.Blocks((4 * size, 6), (size, 1), width=1, periodic=True)
@@ -171,6 +185,7 @@ def halo_slices(rt, wait):
     return call, [ghosts]
 
 
+@doing
 def collectives(rt, wait):
     size, rank = rt.comm.size, rt.comm.rank
     fast = Collectives(rt.comm.source)
@@ -186,6 +201,7 @@ def collectives(rt, wait):
     return call, [fast]
 
 
+@doing
 def awaited_collectives(rt, wait):
     size, fast = rt.comm.size, rt.collectives()
     total = np.zeros(6)
@@ -201,6 +217,7 @@ def awaited_collectives(rt, wait):
     return call, []
 
 
+@doing
 def solver(rt, wait, solve=cg):
     n = 8 * rt.comm.size
     A = Matrix.from_stencil(rt.comm.source, (n,), [(0,), (-1,), (1,)], [4.0, -1.0, -1.0])
@@ -212,10 +229,12 @@ def solver(rt, wait, solve=cg):
     return call, [A]
 
 
+@doing
 def pipelined_solver(rt, wait):
     return solver(rt, wait, pipecg)
 
 
+@doing
 def planning(rt, wait):
     def call():
         doing, closed = planned(rt, wait)
@@ -225,6 +244,7 @@ def planning(rt, wait):
     return call, []
 
 
+@doing
 def making(rt, wait):
     """Runtimes and halos that are made and closed."""
 
@@ -240,6 +260,7 @@ def making(rt, wait):
     return call, []
 
 
+@doing
 def coordinator(rt, wait):
     def call():
         assert rt.coordinator.allgather(rt.comm.rank) == list(range(rt.comm.size))
@@ -249,6 +270,7 @@ def coordinator(rt, wait):
     return call, []
 
 
+@doing
 def arrays(rt, wait):
     with overlap.FFT2(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": wait}) as plan:
         u = plan.real.empty()
@@ -263,6 +285,7 @@ def arrays(rt, wait):
     return call, []
 
 
+@doing
 def functions(rt, wait):
     u = overlap.DistArray(
         field(SHAPE, (slice(None), *_rows(rt))), rt.comm.source, SHAPE, (1,), (slice(0, 4), *_rows(rt), slice(0, 16))
@@ -276,6 +299,7 @@ def functions(rt, wait):
     return call, []
 
 
+@doing
 def drop_in(rt, wait):
     """The drop-in for mpi4py-fft, on the runtime's communicator."""
     from overlap.compat.mpi4py_fft import PFFT, newDistArray
@@ -299,6 +323,7 @@ def _rows(rt):
     return (block(SHAPE[1], rt.comm.size)[rt.comm.rank],)
 
 
+@doing
 def saving(rt, wait):
     with overlap.FFT2(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": wait}) as plan:
         u = plan.real.empty()
@@ -312,31 +337,6 @@ def saving(rt, wait):
             time.sleep(0)
 
     return call, [protected]
-
-
-DOINGS = {
-    one.__name__: one
-    for one in (
-        planned,
-        fft3,
-        bracket,
-        slices,
-        halo,
-        halo_messages,
-        halo_slices,
-        collectives,
-        awaited_collectives,
-        solver,
-        pipelined_solver,
-        planning,
-        making,
-        coordinator,
-        arrays,
-        functions,
-        drop_in,
-        saving,
-    )
-}
 
 
 # ---- losing a rank -----------------------------------------------------------------------------

@@ -182,6 +182,10 @@ def test_edges(comm):
                     comm,
                     RankError,
                     "ZeroDivisionError: of",
-                    lambda: gmres(A, within[here], callback=raising, callback_type=kind),
+                    gmres,
+                    A,
+                    within[here],
+                    callback=raising,
+                    callback_type=kind,
                 )
             raises_everywhere(comm, RankError, "ZeroDivisionError: of", lambda: minres(A, b[here], callback=raising))

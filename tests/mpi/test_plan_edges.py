@@ -4,7 +4,7 @@ import copy
 import pickle
 
 import numpy as np
-from everywhere import outcome, raised, same_everywhere
+from everywhere import outcome, raised, raises_everywhere
 from marks import on_ranks
 
 import overlap
@@ -130,9 +130,14 @@ def test_overlapping(comm):
             )
         ]
         for out in broken:
-            error = raised(overlap.InputError, plan.forward, u, out=out if last else sized)
-            assert "place in memory for each element" in str(error)
-            same_everywhere(comm, str(error))
+            raises_everywhere(
+                comm,
+                overlap.InputError,
+                "place in memory for each element",
+                plan.forward,
+                u,
+                out=out if last else sized,
+            )
             assert np.array_equal(plan.forward(u, out=sized), expected)
         assert not flat.any()
         for strided in (
@@ -180,9 +185,14 @@ def test_bounded(comm):
         ("in_flight", huge, "65536"),
         ("agree_every", 10**20, "2147483647"),
     ):
-        error = raised(overlap.InputError, overlap.Runtime, comm, **{name: at_end(value, 2)})
-        assert f"{name} to be an integer from 1 to {bound}, received {value}" in str(error)
-        same_everywhere(comm, str(error))
+        raises_everywhere(
+            comm,
+            overlap.InputError,
+            f"{name} to be an integer from 1 to {bound}, received {value}",
+            overlap.Runtime,
+            comm,
+            **{name: at_end(value, 2)},
+        )
     with overlap.Runtime(comm) as runtime:
         for name, bound in (("depth", "65536"), ("in_flight", "65536"), ("chunk", "2147483647")):
             settings = {name: at_end(10**10, 2)}
@@ -190,60 +200,21 @@ def test_bounded(comm):
                 lambda settings=settings: overlap.FFT2(runtime, (8, 8), settings=settings),
                 lambda settings=settings: overlap.FFT3(runtime, (4, 8, 8), settings=settings),
             ):
-                error = raised(overlap.InputError, make)
-                assert f"{name} to be an integer from 1 to {bound}" in str(error)
-                same_everywhere(comm, str(error))
+                raises_everywhere(comm, overlap.InputError, f"{name} to be an integer from 1 to {bound}", make)
         with overlap.FFT2(runtime, (8, 8), settings=SETTINGS) as two, overlap.FFT3(runtime, (4, 4, 4)) as three:
             for plan, axes in ((two, 2), (three, 3)):
-                error = raised(overlap.InputError, plan.tune, 1.0, at_end(np.nan, None))
-                assert "progress" in str(error)
-                same_everywhere(comm, str(error))
+                raises_everywhere(comm, overlap.InputError, "progress", plan.tune, 1.0, at_end(np.nan, None))
                 points = (at_end(10**7, 16),) * axes
-                error = raised(overlap.InputError, plan.pointwise, lambda a: a, dealias=points)
-                same_everywhere(comm, str(error))
-        error = raised(overlap.InputError, overlap.Bracket, runtime, (2, 2, 3, 5), points=(at_end(10**7, 16),) * 2)
-        same_everywhere(comm, str(error))
-        assert "fit into memory" in str(error)
-
-
-@on_ranks(1, 2)
-def test_different_plans(comm):
-    """The ranks ask the same of different plans: one error on all, and both plans are as before."""
-    u = np.random.default_rng(3).standard_normal((3, 8, 8))
-    with overlap.Runtime(comm) as runtime:
-        plans = [overlap.FFT2(runtime, shape, "f8") for shape in ((2, 8, 8), (3, 8, 8))]  # refined in their calls
-        boxes = {plan: plan.operators((1, length)) for plan, length in zip(plans, (1, 2))}
-        other_box = {plans[0]: boxes[plans[0]], plans[1]: plans[0].operators((1, 2))}
-
-        def works():
-            for plan in plans:
-                field = u[: plan.real.global_shape[0]]
-                spectrum = plan.forward(field[plan.real.local_slice])
-                truth = np.fft.rfft2(field)
-                np.testing.assert_allclose(spectrum, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12)
-                energy = np.mean(field**2, axis=(1, 2)) / 2
-                np.testing.assert_allclose(boxes[plan].energy(spectrum), energy, rtol=1e-12)
-
-        works()
-        for way in (
-            lambda plan: plan.forward(plan.real.empty()),
-            lambda plan: plan.backward(plan.spectrum.empty()),
-            lambda plan: plan.forward.tune(0.1),
-            lambda plan: plan.tune(0.1),
-            lambda plan: plan.balance(),
-            lambda plan: plan.pointwise(lambda a: 2 * a),
-            lambda plan: plan.operators(),
-            lambda plan: boxes[plan].energy(plan.spectrum.empty()),
-            lambda plan: other_box[plan].energy_spectrum(plans[0].spectrum.empty()),
-        ):
-            for mine, theirs in 5 * ((0, 1), (1, 0)):  # so that calls with new settings are among them
-                if comm.size > 1:
-                    error = raised(overlap.InputError, way, plans[theirs if comm.rank == comm.size - 1 else mine])
-                    same_everywhere(comm, str(error))
-                    assert "expected the same on all ranks, received" in str(error)
-                works()
-        for plan in plans:
-            plan.close()
+                raises_everywhere(comm, overlap.InputError, "", plan.pointwise, lambda a: a, dealias=points)
+        raises_everywhere(
+            comm,
+            overlap.InputError,
+            "fit into memory",
+            overlap.Bracket,
+            runtime,
+            (2, 2, 3, 5),
+            points=(at_end(10**7, 16),) * 2,
+        )
 
 
 @on_ranks(1, 2)
@@ -256,6 +227,7 @@ def test_alike_plans(comm):
         boxes = [overlap.Bracket(runtime, modes.shape, (ky, 1.0)) for ky in (1.0, 2.0)]
         restored = overlap.FFT2(runtime, whole.shape, layout={"restore": True})
         sums = [plan.operators() for plan in (plans[0], restored)]
+        longer = [plans[0].operators((1, length)) for length in (1, 2)]
         moves = [overlap.Transpose(runtime, whole.shape, *axes) for axes in ((1, 2), (2, 1))]
         f, results = boxes[0].spectrum.wrap(np.ascontiguousarray(modes[:, :, boxes[0].rows])), []
         for box in boxes:
@@ -275,18 +247,19 @@ def test_alike_plans(comm):
         def different(which):
             plan, box, move = plans[which], boxes[which], moves[which]
             part = (plans[0].forward.compute, plans[0].forward.communicate)[which]
-            yield from (lambda: plan.forward(plan.real.empty()), lambda: plan.tune(0.1), lambda: plan.pointwise(np.abs))
+            yield from (lambda: plan.forward(plan.real.empty()), lambda: plan.backward(plan.spectrum.empty()))
+            yield from (lambda: plan.forward.tune(0.1), lambda: plan.tune(0.1), plan.balance, plan.operators)
+            yield lambda: plan.pointwise(np.abs)
             yield from (lambda: box(f), lambda: box.advect(np.asarray(f[0])), box.balance)
             yield from (lambda: move.forward(move.source.empty()), lambda: move.backward(move.target.empty()))
             yield lambda: part(plans[0].real.empty())
             yield lambda: sums[which].energy((plans[0], restored)[which].spectrum.empty())
+            yield lambda: longer[which].energy_spectrum(plans[0].spectrum.empty())
 
         for _ in range(3):  # so that calls with new settings are among them
             for way in different(comm.rank == comm.size - 1):
                 if comm.size > 1:
-                    error = raised(overlap.InputError, way)
-                    same_everywhere(comm, str(error))
-                    assert "expected the same on all ranks, received" in str(error)
+                    raises_everywhere(comm, overlap.InputError, "expected the same on all ranks, received", way)
                 works()
         for plan in (*plans, restored, *boxes, *moves):
             plan.close()

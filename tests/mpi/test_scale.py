@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -11,7 +12,13 @@ import pytest
 from commands import DEADLINE_S, overlap, process
 from marks import exhaustive
 
-SMALL = ["--slices", "5", "--shape", "20", "24", "--rounds", "2"]
+SMALL = "--slices 5 --shape 20 24 --rounds 2"
+
+
+def scale(*words, **options):
+    """Run `overlap scale` with words that stand in texts, and with paths and numbers."""
+    split = [shlex.split(word) if isinstance(word, str) else [word] for word in words]
+    return overlap("scale", *(one for several in split for one in several), **options)
 
 
 def points(path):
@@ -33,22 +40,8 @@ def points(path):
 @pytest.mark.parametrize("workers", [[1], exhaustive([1, 2])])
 def test_matrix_on_shared_memory_then_its_report(workers, tmp_path):
     path = tmp_path / "scale.json"
-    status, out, err = overlap(
-        "scale",
-        "run",
-        "operation",
-        *SMALL,
-        "--ranks",
-        1,
-        2,
-        "--workers",
-        *workers,
-        "--modes",
-        "poll",
-        "--passes",
-        2,
-        "--json",
-        path,
+    status, out, err = scale(
+        "run operation", SMALL, "--ranks 1 2 --workers", *workers, "--modes poll --passes 2 --json", path
     )
     assert status == 0, err
     found, content = points(path)
@@ -60,30 +53,20 @@ def test_matrix_on_shared_memory_then_its_report(workers, tmp_path):
     assert [len(place["cores"]) for place in content["cases"][1]["binding"]] == [1, 1]
     assert "20 x 24" in out and [entry.name for entry in tmp_path.iterdir()] == ["scale.json"]
 
-    status, out, err = overlap("scale", "report", path, path, "--out", tmp_path / "drawn")
+    status, out, err = scale("report", path, path, "--out", tmp_path / "drawn")
     assert status == 0, err
-    assert sorted(entry.name for entry in (tmp_path / "drawn").iterdir()) == [
-        "acceleration.png",
-        "gain.png",
-        "report.html",
-        "time.png",
-    ]
+    drawn = sorted(entry.name for entry in (tmp_path / "drawn").iterdir())
+    assert drawn == ["acceleration.png", "gain.png", "report.html", "time.png"]
 
 
 @pytest.mark.parametrize("mpi", ["mpich", exhaustive("openmpi")], indirect=True)
 def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     path = tmp_path / "scale.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
-    status, out, err = overlap(
-        "scale",
-        "run",
-        "fft2",
-        *SMALL,
-        "--ranks",
-        3,
-        1,
-        2,
-        "--json",
+    status, out, err = scale(
+        "run fft2",
+        SMALL,
+        "--ranks 3 1 2 --json",
         path,
         launcher=[*launcher, "-n", "3"],
         env=environ | {"PBS_JOBID": "12.head"},
@@ -99,18 +82,8 @@ def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
 
 def test_more_ranks_than_the_job_has(tmp_path):
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap(
-        "scale",
-        "run",
-        "fft2",
-        *SMALL,
-        "--ranks",
-        2,
-        4,
-        "--json",
-        tmp_path / "scale.json",
-        launcher=[*launcher, "-n", "2"],
-        env=environ,
+    status, _, err = scale(
+        "run fft2", SMALL, "--ranks 2 4 --json", tmp_path / "scale.json", launcher=[*launcher, "-n", "2"], env=environ
     )
     assert status == 1
     assert err.count("expected 4 ranks, received 2") == 1 and "Traceback" not in err
@@ -122,15 +95,10 @@ def test_more_ranks_than_the_job_has(tmp_path):
 def test_a_report_that_cannot_be_written(ranks, tmp_path):
     """It is refused before anything is measured, by every rank."""
     launcher, environ = processes.launcher_command("mpich")
-    status, out, err = overlap(
-        "scale",
-        "run",
-        "fft2",
-        *SMALL,
-        "--ranks",
-        1,
-        2,
-        "--json",
+    status, out, err = scale(
+        "run fft2",
+        SMALL,
+        "--ranks 1 2 --json",
         tmp_path / "no" / "where.json",
         launcher=[*launcher, "-n", ranks] if ranks else (),
         env=environ,
@@ -141,9 +109,7 @@ def test_a_report_that_cannot_be_written(ranks, tmp_path):
 
 def test_links_cannot_be_made_under_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap(
-        "scale", "run", "fft2", *SMALL, "--link", "2gbit", launcher=[*launcher, "-n", "2"], env=environ
-    )
+    status, _, err = scale("run fft2", SMALL, "--link 2gbit", launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1 and err.count("leave out one of the two") == 1
 
 
@@ -170,23 +136,10 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     bin_folder.mkdir()
     (bin_folder / "srun").write_text(SRUN)
     (bin_folder / "srun").chmod(0o755)
-    status, out, err = overlap(
-        "scale",
-        "submit",
-        "operation",
-        *SMALL,
-        "--scheduler",
-        "slurm",
-        "--mpi",
-        "mpich",
-        "--nodes",
-        1,
-        "--ranks-per-node",
-        2,
-        "--cores-per-node",
-        4,
-        "--dedicated-core",
-        "--out",
+    status, out, err = scale(
+        "submit operation",
+        SMALL,
+        "--scheduler slurm --mpi mpich --nodes 1 --ranks-per-node 2 --cores-per-node 4 --dedicated-core --out",
         tmp_path,
     )
     assert status == 0, err
@@ -194,17 +147,9 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     assert out.splitlines()[0] == f"sbatch {script}" and os.access(script, os.X_OK)
     launcher, environ = processes.launcher_command("mpich")
     log = tmp_path / "srun.log"
-    with process(
-        "bash",
-        script,
-        env=environ
-        | {
-            "PATH": f"{bin_folder}:{os.environ['PATH']}",
-            "SLURM_JOB_ID": "77",
-            "STUB_MPIEXEC": launcher[0],
-            "STUB_LOG": str(log),
-        },
-    ) as job:
+    environ |= {"PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
+    environ |= {"STUB_MPIEXEC": launcher[0], "STUB_LOG": str(log)}
+    with process("bash", script, env=environ) as job:
         _, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 0, err
     assert "--cpus-per-task=2" in log.read_text().split()
@@ -227,23 +172,8 @@ def test_a_benchmark_of_the_repository():
 
 
 def test_a_sparse_solver_on_a_grid_per_rank(tmp_path):
-    status, out, err = overlap(
-        "scale",
-        "run",
-        "cg",
-        "--shape",
-        8,
-        8,
-        8,
-        "--ranks",
-        1,
-        2,
-        "--rounds",
-        1,
-        "--weak",
-        "--matrix",
-        "elastic",
-        "--json",
+    status, out, err = scale(
+        "run cg --shape 8 8 8 --ranks 1 2 --rounds 1 --weak --matrix elastic --json",
         tmp_path / "scale.json",
         "--picture",
         tmp_path / "scale.png",
@@ -253,5 +183,5 @@ def test_a_sparse_solver_on_a_grid_per_rank(tmp_path):
     assert content["complete"] and [record["ranks"] for record in content["solvers"]] == [1, 2]
     assert [record["shape"] for record in content["solvers"]] == [[8, 8, 8], [16, 8, 8]]
     assert "efficiency" in out and (tmp_path / "scale.png").stat().st_size > 10_000
-    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--weak", "--json", tmp_path / "scale.json")
+    status, _, err = scale("run fft2", SMALL, "--weak --json", tmp_path / "scale.json")
     assert status == 2 and "expected a workload of spmv, cg, mgcg, received fft2" in err

@@ -240,11 +240,7 @@ def test_shares_refused(comm):
     both = {"real": {1: good}, "spectrum": {1: good[::-1]}}
     if size > 1:
         raises_everywhere(
-            comm, InputError, "in both spaces", lambda: FFT2(comm, (4, 8, 8), layout={"shares": both, "restore": True})
+            comm, InputError, "in both spaces", FFT2, comm, (4, 8, 8), layout={"shares": both, "restore": True}
         )
-        raises_everywhere(
-            comm, InputError, "grid together with shares", lambda: FFT3(comm, (8, 8, 8), layout={"shares": both})
-        )
-    raises_everywhere(
-        comm, InputError, "no other", lambda: overlap.Bracket(comm, (3, 4, 8, 5), layout={"shares": both})
-    )
+        raises_everywhere(comm, InputError, "grid together with shares", FFT3, comm, (8, 8, 8), layout={"shares": both})
+    raises_everywhere(comm, InputError, "no other", overlap.Bracket, comm, (3, 4, 8, 5), layout={"shares": both})

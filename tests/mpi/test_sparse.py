@@ -99,7 +99,10 @@ def test_symmetric_blocks(comm):
                 comm,
                 InputError,
                 "expected workers to be an integer from 1 to 4096, received 0",
-                lambda: setattr(A, "workers", 0),
+                setattr,
+                A,
+                "workers",
+                0,
             )
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
@@ -248,9 +251,7 @@ def test_incomplete_factors(comm):
         b = np.ones(A.count)
         assert IC0(A).colours == 2 and IC0(A, 4).colours == 4 and IC0(A, 1000).colours == 13
         assert cg(A, b, rtol=1e-10, M=IC0(A, 4)).iterations < cg(A, b, rtol=1e-10, M=Jacobi(A)).iterations
-        raises_everywhere(
-            comm, InputError, "expected colours to be an integer >= 1 or None, received 0", lambda: IC0(A, 0)
-        )
+        raises_everywhere(comm, InputError, "expected colours to be an integer >= 1 or None, received 0", IC0, A, 0)
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((4, 5, 6), -1.0 if last else 1.0)]) as A:
         raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist", lambda: IC0(A))
@@ -361,7 +362,11 @@ def test_errors(comm):
         comm,
         RankError,
         "could not be broadcast",
-        lambda: Matrix.from_stencil(comm, (2 * comm.size, 3), [(0, 0)], [np.ones(7) if last else 1.0]),
+        Matrix.from_stencil,
+        comm,
+        (2 * comm.size, 3),
+        [(0, 0)],
+        [np.ones(7) if last else 1.0],
     )
     rows = np.arange(n)[2 * comm.rank :][:2]
     i, j = np.tile(rows, 3), np.concatenate([rows, (rows + 2) % n, (rows - 2) % n])
@@ -446,10 +451,7 @@ def test_overlapping(comm):
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((8, 6, 6), -1.0 if last else 1.0)]) as A:
         raises_everywhere(
-            comm,
-            InputError,
-            "expected a matrix whose incomplete Cholesky factors exist",
-            lambda: AdditiveSchwarz(A, overlap=1),
+            comm, InputError, "expected a matrix whose incomplete Cholesky factors exist", AdditiveSchwarz, A, overlap=1
         )
 
 

@@ -183,9 +183,7 @@ def test_refused(comm):
             raises_everywhere(comm, InputError, "expected", lambda: make(**(arguments if last else {})))
     if size > 1:
         for name, value in (("shape", (4, 8, 7)), ("target", 1), ("dtype", "f4"), ("settings", {"depth": 2})):
-            raises_everywhere(
-                comm, InputError, "the same on all ranks", lambda: make(**({name: value} if last else {}))
-            )
+            raises_everywhere(comm, InputError, "the same on all ranks", make, **{name: value} if last else {})
     with Transpose(comm, (4, 8, 6), 1, 2, "f8") as plan:
         u = plan.source.empty()
         u[...] = 1

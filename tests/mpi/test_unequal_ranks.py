@@ -42,9 +42,7 @@ def test_refused(comm):
                 lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
                 lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w),
             ):
-                raises_everywhere(
-                    comm, InputError, "expected weights to be positive finite numbers", lambda: make(given)
-                )
+                raises_everywhere(comm, InputError, "expected weights to be positive finite numbers", make, given)
     different = tuple(1 + 0.25 * one * (1 + comm.rank) for one in range(comm.size))
     for make in (
         lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}),
@@ -56,17 +54,12 @@ def test_refused(comm):
         raises_everywhere(comm, InputError, "the same on all ranks", lambda: make(different))
     mixed = "measure" if last else None
     raises_everywhere(
-        comm, InputError, "the same on all ranks", lambda: agreed_blocks(comm, (60,), (comm.size,), weights=mixed)
+        comm, InputError, "the same on all ranks", agreed_blocks, comm, (60,), (comm.size,), weights=mixed
     )
     raises_everywhere(
-        comm,
-        InputError,
-        "a number or a pair",
-        lambda: agreed_blocks(comm, (60,), (comm.size,), width="no" if last else 1),
+        comm, InputError, "a number or a pair", agreed_blocks, comm, (60,), (comm.size,), width="no" if last else 1
     )
-    raises_everywhere(
-        comm, InputError, f"a grid of {comm.size} ranks", lambda: agreed_blocks(comm, (60,), (comm.size + 1,))
-    )
+    raises_everywhere(comm, InputError, f"a grid of {comm.size} ranks", agreed_blocks, comm, (60,), (comm.size + 1,))
 
 
 @on_ranks(2, exhaustive(4))
@@ -207,7 +200,8 @@ def balanced(comm, path):
                 comm,
                 InputError,
                 "with the distribution of the plan's real or spectrum",
-                lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local),
+                plan.balance,
+                np.zeros(3) if comm.rank == 0 else local,
             )
             # What gains nothing changes nothing: neither equal speeds nor shares that turned out slower.
             with (
@@ -296,15 +290,14 @@ def brackets(comm):
             comm,
             InputError,
             "weights: expected the same on all ranks",
-            lambda: overlap.Bracket(
-                comm, f.shape, SPACING, layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))}
-            ),
+            overlap.Bracket,
+            comm,
+            f.shape,
+            SPACING,
+            layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))},
         )
     raises_everywhere(
-        comm,
-        InputError,
-        "a Bracket has no other",
-        lambda: overlap.Bracket(comm, f.shape, SPACING, layout={"restore": True}),
+        comm, InputError, "a Bracket has no other", overlap.Bracket, comm, f.shape, SPACING, layout={"restore": True}
     )
 
 
@@ -355,6 +348,4 @@ def test_the_drop_in_takes_weights(comm):
     array[...] = u[plan.local_slice(False)]
     np.testing.assert_allclose(plan.backward(plan.forward(array)), u[plan.local_slice(False)], rtol=0, atol=1e-13)
     plan.destroy()
-    raises_everywhere(
-        comm, InputError, "positive finite numbers", lambda: PFFT(comm, (4, 4), weights=(-1,) * comm.size)
-    )
+    raises_everywhere(comm, InputError, "positive finite numbers", PFFT, comm, (4, 4), weights=(-1,) * comm.size)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from records import record
+from records import record, written
 
 from overlap.timing import model
 from overlap.tools import cli
@@ -97,10 +97,7 @@ def test_record_holds_the_model_and_the_share_hidden():
 def test_nothing_to_hide_is_null_and_valid_json(tmp_path):
     found = record(seconds={"T": [0.0] * 3, "control_T": [0.0] * 3})
     assert found["hidden"] is None and found["control_hidden"] is None and found["control_ok"]
-    content = report.new_report(["overlap", "bench"])
-    content["cases"].append(found)
-    report.write(content, tmp_path / "report.json")
-    assert json.loads((tmp_path / "report.json").read_text())["cases"][0]["hidden"] is None
+    assert json.loads(written(tmp_path / "report.json", found).read_text())["cases"][0]["hidden"] is None
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
     table.table([found])
 
@@ -206,10 +203,7 @@ def test_tables_fit_narrow_terminals(width, count):
 def test_predictions_fit_narrow_terminals(measured, monkeypatch, tmp_path, capsys):
     argv = ["predict", "--compute-s", "2", "--communication-s", "1", "--slices", "64"]
     if measured:
-        content = report.new_report(["overlap"])
-        content["cases"] = [record()]
-        report.write(content, tmp_path / "report.json")
-        argv = ["predict", str(tmp_path / "report.json")]
+        argv = ["predict", str(written(tmp_path / "report.json", record()))]
     shown = []
     for columns in (40, 120):
         monkeypatch.setenv("COLUMNS", str(columns))

@@ -1,7 +1,6 @@
 """The commands without ranks: arguments, launching, predictions, traces, the cache."""
 
 import argparse
-import builtins
 import json
 import os
 import shlex
@@ -10,7 +9,7 @@ import sys
 from importlib import metadata
 
 import pytest
-from records import record
+from records import record, without, written
 
 import overlap
 from overlap.fft.planning import tuning_file
@@ -21,7 +20,7 @@ from overlap.timing import model
 from overlap.timing.simulate import Machine
 from overlap.timing.thread_scaling import ThreadScaling
 from overlap.tools import cli, launch, timeline
-from overlap.tools.bench import reference, report
+from overlap.tools.bench import reference
 from overlap.tools.bench.cases import Case
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -145,10 +144,7 @@ def test_every_command_shows_examples_that_it_accepts(tmp_path, monkeypatch):
 def test_predictions_of_every_form_are_written_and_drawn(measured, tmp_path, capsys):
     argv = ["predict", "--compute-s", "2", "--communication-s", "1"]
     if measured:
-        content = report.new_report(["overlap"])
-        content["cases"] = [record()]
-        report.write(content, tmp_path / "report.json")
-        argv = ["predict", str(tmp_path / "report.json")]
+        argv = ["predict", str(written(tmp_path / "report.json", record()))]
     assert cli.main([*argv, "--json", str(tmp_path / "out.json"), "--png", str(tmp_path / "out.png")]) == 0
     assert "max(C, T)" in capsys.readouterr().out
     (case,) = json.loads((tmp_path / "out.json").read_text())
@@ -186,14 +182,7 @@ def test_files_that_cannot_be_read(argv, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("missing, argv", [("rich", ["demo"]), ("matplotlib", ["demo"]), ("rich", ["bench", "fft2"])])
 def test_missing_extra_is_one_clear_line(missing, argv, monkeypatch, capsys):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.partition(".")[0] == missing:
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    without(monkeypatch, missing)
     assert cli.main(argv) == 1
     error = capsys.readouterr().err
     assert "pip install 'overlap-mpi[demo]'" in error and len(error.splitlines()) == 1
@@ -245,10 +234,7 @@ def test_predict_warns_of_a_machine_measured_while_busy(tmp_path, capsys):
 
 
 def test_predict_of_a_report(tmp_path, capsys):
-    content = report.new_report(["overlap"])
-    content["cases"] += [record(), record(Case(rounds=3))]
-    report.write(content, tmp_path / "report.json")
-    assert cli.main(["predict", str(tmp_path / "report.json")]) == 0
+    assert cli.main(["predict", str(written(tmp_path / "report.json", record(), record(Case(rounds=3))))]) == 0
     out = capsys.readouterr().out
     assert "links of 2gbit" in out and "measured     104.00 ms" in out
 

@@ -87,8 +87,7 @@ def test_without_any_folder_code_is_compiled_in_memory(folder):
 
 def test_a_disk_that_is_full_ends_no_call(folder):
     code = (
-        "import errno, outer\nfrom overlap import files\n"
-        "def full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
+        "import errno, outer\nfrom overlap import files\ndef full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
         "files.write = full\nassert outer.twice(3) == 6"
     )
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=300)

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from marks import exhaustive
 
 from overlap.compiled.execute import execute
-from overlap.fft.engine.axis import Axis, axes_of
-from overlap.fft.engine.buffers import ArrayReference
-from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
+from overlap.fft.engine.axis import Axis
+from overlap.fft.engine.fftw import zeros
 from overlap.fft.engine.lines import LineTransform
-from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
+from overlap.fft.engine.program import SOURCE, TARGET, CompiledProgram, View
 from overlap.fft.engine.route import Direction
 from overlap.fft.engine.six_step import next_lengths, two_factors
-from overlap.fft.engine.sweep import Sweep
 from overlap.fft.engine.sweep_in_place import SweepInPlace
 
 Y, X = 1, 2
@@ -112,71 +110,7 @@ def test_arrays_of_other_shapes_are_refused():
 # ---- plans -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_plans_transform_other_arrays(dtype):
-    rng = np.random.default_rng(2)
-    shape, spectral = (6, 10, 5), complex_of(dtype)
-    for axis, effort in product(range(3), ("estimate", "measure")):
-        modes = list(shape)
-        if np.dtype(dtype).kind == "f":
-            modes[axis] = shape[axis] // 2 + 1
-        physical, spectrum = zeros(shape, dtype), zeros(modes, spectral)
-        forward = LineTransform(physical, spectrum, axis, True, effort, keep=True)
-        backward = LineTransform(spectrum, physical, axis, False, effort)
-        u, uh, back = empty(shape, dtype), empty(modes, spectral), empty(shape, dtype)
-        u[...] = random(rng, shape, dtype)
-        forward.execute(u, uh)
-        truth = (np.fft.rfft if np.dtype(dtype).kind == "f" else np.fft.fft)(u, axis=axis)
-        limit = tolerance(dtype, shape[axis]) * np.linalg.norm(truth)
-        assert np.linalg.norm(uh - truth) <= limit
-        backward.execute(uh, back)
-        assert np.linalg.norm(back / shape[axis] - u) <= limit
-
-
-@pytest.mark.parametrize("shape, dtype", [((3, 5), "f4"), ((0, 4), "c16"), ((2**9, 2**10), "c16")])
-def test_what_is_allocated_is_aligned(shape, dtype):
-    for array in (empty(shape, dtype), zeros(shape, dtype)):
-        assert array.shape == shape and array.dtype == dtype
-        assert array.ctypes.data % ALIGNMENT == 0 or not array.size
-    assert not zeros(shape, dtype).any()
-
-
 # ---- long lines ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-@pytest.mark.parametrize("length", [300, 512])
-def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
-    """Straight from a contiguous array, and copied from others, by one plan."""
-    shape, box = (2, length, 37), (slice(0, 1), slice(0, length), slice(0, 37))
-    axes = axes_of((Y, X), (length, 37), (length, 37), ("c2c", "c2c"))
-    pieces = [(*box[:1], slice(0, 100), box[2]), (*box[:1], slice(100, length), box[2])]
-    sweep = Sweep(
-        (1, *shape[1:]), {Y: axes[Y]}, np.dtype(complex), Direction(False, "estimate"), [box], pieces, natural=True
-    )
-    values = random(np.random.default_rng(2), shape, complex)
-    strided, shifted = np.zeros((2, length, 74), complex)[..., ::2], zeros((values.size + 1,), "c16").view("f8")[1:-1]
-    shifted = shifted.view(complex).reshape(shape)
-    found = []
-    for source in (zeros(shape, complex), strided, shifted):
-        source[...] = values
-        target = zeros((1, *shape[1:]), complex)
-        scratch = zeros((sweep.scratch_nbytes,), np.uint8)
-        program = CompiledProgram()
-        given = ArrayReference(source).view(SOURCE)[1:]
-        there = View.of(TARGET, target)
-        sweep.write(program, [given], [there[piece] for piece in pieces], scale)
-        bases = np.zeros(BASES, np.int64)
-        bases[SOURCE], bases[TARGET], bases[SCRATCH] = (
-            array.__array_interface__["data"][0] for array in (source, target, scratch)
-        )
-        execute(program.code, bases)
-        np.testing.assert_array_equal(source, values)
-        found.append(target)
-    truth = np.fft.ifft(values[1:], axis=1, norm="forward") * scale
-    assert np.linalg.norm(found[0] - truth) <= tolerance(complex, length) * np.linalg.norm(truth)
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
 
 
 def test_long_lines_with_a_patient_plan():

@@ -21,8 +21,7 @@ def in_fresh_interpreter(program):
 def test_plans_do_not_import_pyfftw():
     assert (
         in_fresh_interpreter(
-            "import sys, overlap; overlap.FFT2, overlap.FFT3, overlap.Bracket\n"
-            "import overlap.compat.mpi4py_fft\n"
+            "import sys, overlap; overlap.FFT2, overlap.FFT3, overlap.Bracket\nimport overlap.compat.mpi4py_fft\n"
             "print({'pyfftw', 'scipy.fft', 'scipy.special'} & {*sys.modules})"
         )
         == "set()"
@@ -40,8 +39,8 @@ def test_the_package_alone_imports_little():
 
 def test_pyfftw_imported_later_uses_the_same_library():
     files = in_fresh_interpreter(
-        "from overlap.fft.engine import fftw; fftw.fftw_version(); import pyfftw, re\n"
-        "print({line.split()[-1] for line in open('/proc/self/maps') if re.search(r'libfftw3[-.]', line)})"
+        "from overlap.fft.engine import fftw; fftw.fftw_version(); import pyfftw, re\nprint({line.split()[-1] for "
+        "line in open('/proc/self/maps') if re.search(r'libfftw3[-.]', line)})"
     )
     assert files.count("libfftw3") == 1
 

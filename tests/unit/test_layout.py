@@ -149,49 +149,6 @@ def test_layout_swaps():
             layout.transposed(transpose)
 
 
-ROUTES = [
-    [(3,), AxisSwap(2, 3), (2,), AxisSwap(1, 2), (1,)],
-    [(3, 2), AxisSwap(1, 2), (1,)],
-    [(3,), AxisSwap(2, 3), (2, 1)],
-    [(3, 2), None, (1,)],
-    [(1,), None, (2,), AxisSwap(3, 2), (3,)],
-    [(1,), AxisSwap(2, 1), (2,), AxisSwap(3, 2), (3,)],
-    [(1,), AxisSwap(2, 1), (2, 3)],
-    [(1,), None, (2, 3)],
-    [(2,), AxisSwap(3, 2), (3, 1)],
-    [(3,), AxisSwap(2, 3), (2,), AxisSwap(1, 2), (1,), AxisSwap(2, 1), (), AxisSwap(3, 2), ()],
-]
-
-
-@pytest.mark.parametrize("route", ROUTES, ids=str)
-@pytest.mark.parametrize("axes", [(1, 2, 3), (3, 2, 1), (0,)])
-@pytest.mark.parametrize("last", [None, 3])
-def test_legs_transform_every_axis_once_and_never_the_cut_one(route, axes, last):
-    if last is not None and route[-1][-1:] != (last,):
-        return
-    found, rest = stages(route, axes, last)
-    done = [axis for stage in found for axis in (*stage.first, *stage.then)] + list(rest)
-    assert sorted(done) == [1, 2, 3]
-    if last is not None:
-        assert done[-1] == last
-    assert [stage.transpose for stage in found] == route[1::2]
-    # What is transformed before an exchange is what the route has before it, or earlier.
-    for number, stage in enumerate(found):
-        assert stage.along not in stage.first and stage.along not in stage.then
-        before = {axis for group in route[0 : 2 * number + 1 : 2] for axis in group}
-        assert set(stage.first) <= before
-        assert set(stage.then) <= before | set(route[2 * number + 2])
-        if stage.transpose is not None:
-            assert stage.along != stage.transpose.split
-            assert stage.along != stage.transpose.joined or not stage.then
-            # The split axis must be complete when it leaves.
-            later = [axis for other in found[number:] for axis in other.then] + list(rest)
-            assert stage.transpose.split not in [
-                *later,
-                *(axis for other in found[number + 1 :] for axis in other.first),
-            ]
-
-
 def test_units_divide_the_longest_part():
     layout, transpose = Layout((0, None, None), (3,)), AxisSwap(0, 1)
     for rank in range(3):

@@ -27,8 +27,7 @@ DEFECTS = {
     ),
     "parts that have been run are counted by a load and a store": (
         "    if add_word(place + 8 * DONE, 1) + 1 == count:",
-        "    done = load_acquire(place + 8 * DONE) + 1\n"
-        "    store_release(place + 8 * DONE, done)\n"
+        "    done = load_acquire(place + 8 * DONE) + 1\n    store_release(place + 8 * DONE, done)\n"
         "    if done == count:",
     ),
     "a slot is given back before it goes on": (

@@ -53,14 +53,6 @@ def test_block_tiles_the_range_evenly(length, parts):
     assert sizes[0] - sizes[-1] <= 1
 
 
-def test_block_is_the_split_of_array_split():
-    for length in range(12):
-        for parts in range(1, 6):
-            assert [list(range(part.start, part.stop)) for part in block(length, parts)] == [
-                list(piece) for piece in np.array_split(np.arange(length), parts)
-            ]
-
-
 @quick
 @given(st.integers(0, 100), st.integers(1, 120))
 def test_chunks_are_few_even_and_small_enough(length, size):
@@ -96,14 +88,6 @@ def test_segments_pair_the_same_modes(resolved, more, half):
         return
     fine = {mode: index for index, mode in modes(padded, half).items()}
     assert dict(pairs) == {index: fine[mode] for index, mode in modes(resolved, half).items()}
-
-
-def test_segments_by_hand():
-    assert mode_segments(4, 6) == [(slice(0, 2), slice(0, 2)), (slice(3, 4), slice(5, 6))]
-    assert mode_segments(5, 8) == [(slice(0, 3), slice(0, 3)), (slice(3, 5), slice(6, 8))]
-    assert mode_segments(4, 6, half=True) == [(slice(0, 2), slice(0, 2))]
-    assert mode_segments(4, 4, half=True) == [(slice(0, 3), slice(0, 3))]
-    assert mode_segments(1, 2) == [(slice(0, 1), slice(0, 1))]
 
 
 @quick

@@ -1,16 +1,15 @@
 """`overlap scale report`: merging, the table, the figures' data, the page; files it refuses."""
 
 import base64
-import builtins
 import json
 import re
 
 import pytest
+from records import without, written
 
 from overlap import files
 from overlap.errors import InputError
 from overlap.tools import cli
-from overlap.tools.bench import report
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, pooled
 from overlap.tools.scale import figures, merge, run, scaling_report
@@ -52,13 +51,6 @@ def record(ranks, *, C=0.120, T=0.080, workers=4, link="2gbit", rounds=3, modes=
             "binding": [{"host": f"n{rank}", "cores": list(range(4, 4 + workers))} for rank in range(ranks)],
         },
     )
-
-
-def written(path, *records, complete=True, **changes):
-    content = report.new_report(["overlap", "scale", "run"])
-    content["cases"] += records
-    report.write(content | changes, path, complete)
-    return path
 
 
 # ---- merging ---------------------------------------------------------------------------------
@@ -166,14 +158,7 @@ def test_other_work_is_refused(work, tmp_path):
 
 def test_missing_matplotlib_is_said(tmp_path, monkeypatch, capsys):
     path = written(tmp_path / "a.json", record(2))
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.partition(".")[0] == "matplotlib":
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    without(monkeypatch, "matplotlib")
     assert cli.main(["scale", "report", str(path), "--out", str(tmp_path / "out")]) == 1
     assert "pip install 'overlap-mpi[demo]'" in capsys.readouterr().err
 

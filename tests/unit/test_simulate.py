@@ -75,7 +75,7 @@ def test_steps_that_hold_the_interpreter(workers, held_s, expected_s):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("ratio", [0.2, 0.7, 1.0, 1.4, 5.0])
-@pytest.mark.parametrize("slices", [16, 64, 256])
+@pytest.mark.parametrize("slices", [4, 16, 64, 256])
 def test_polling_form(workers, ratio, slices):
     """max(C, T) with fill and drain, up to one step and one exchange."""
     C, T = 1.0, ratio

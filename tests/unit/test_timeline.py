@@ -253,12 +253,10 @@ def test_import_needs_neither_mpi_nor_matplotlib():
     # Only the module's own imports count, not those of the packages around it.
     root = Path(timeline.__file__).parents[1]
     code = (
-        "import sys, types\n"
-        "for name, folder in (('overlap', ''), ('overlap.runtime', '/runtime'), ('overlap.tools', '/tools')):\n"
-        "    sys.modules[name] = types.ModuleType(name)\n"
+        "import sys, types\nfor name, folder in (('overlap', ''), ('overlap.runtime', '/runtime'), ('overlap.tools', "
+        "'/tools')):\n    sys.modules[name] = types.ModuleType(name)\n"
         f"    sys.modules[name].__path__ = [{str(root)!r} + folder]\n"
-        "import overlap.tools.timeline\n"
-        "print([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])"
+        "import overlap.tools.timeline\nprint([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -15,7 +15,6 @@ from overlap import files
 from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
 from overlap.fft.planning import tuning_file as store
-from overlap.fft.planning.settings import settings_problem
 
 SETTINGS = Settings("poll", 8, 4, 2, effort="patient", late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
@@ -91,15 +90,6 @@ def test_another_plan_or_machine_is_not_used(tmp_path):
     assert "cores expected 64, received 2" in reason and "cpu" not in reason
     found, reason = store.find(entries, PLAN, MACHINE | {"link": "2gbit"})
     assert found is None and "link expected '2gbit', received None" in reason
-
-
-def test_every_shorter_file_is_refused(tmp_path):
-    whole, path = tmp_path / "whole.json", tmp_path / "part.json"
-    store.write(str(whole), entry())
-    text = whole.read_text().rstrip()
-    for length in {*range(0, len(text), 7), len(text) - 1}:
-        path.write_text(text[:length])
-        refused(path, "cut off")
 
 
 @pytest.mark.parametrize(
@@ -270,37 +260,6 @@ def test_where_nothing_can_be_written(tmp_path):
 def test_settings_print_what_differs_from_the_default():
     assert str(Settings("off", 1, 4, 1)) == "off, depth 1, 4 slice(s) per message"
     assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, effort patient")
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
-        ({"wait": None}, "expected wait"),
-        ({"wait": ["off"]}, "expected wait"),
-        ({"depth": 0}, "expected depth to be an integer from 1 to 65536, or None"),
-        ({"chunk": 1.5}, "chunk"),
-        ({"in_flight": True}, "in_flight"),
-        ({"effort": "none"}, "expected effort to be one of"),
-        ({"late": 1.5}, "expected late"),
-        ({"late": float("nan")}, "late"),
-        ({"late": True}, "late"),
-        ({"late": "half"}, "late"),
-    ],
-)
-def test_bad_requests_are_named(change, words):
-    problem = settings_problem(Settings(**change))
-    assert words in problem and "received" in problem
-
-
-def test_requests_may_leave_everything_open_and_chosen_settings_nothing():
-    assert settings_problem(Settings()) is None
-    assert settings_problem(Settings(), complete=True) is not None
-    chosen = Settings("poll", 4, 2, 4, late=0.0)
-    assert settings_problem(chosen) is None and settings_problem(chosen, complete=True) is None
-    for name in ("depth", "chunk", "in_flight", "late"):
-        assert name in settings_problem(replace(chosen, **{name: None}), complete=True)
-    assert "expected settings" in settings_problem({"wait": "off"})
 
 
 def test_numbers_of_numpy_make_the_same_request():
