@@ -49,3 +49,9 @@ def overlap(*arguments, **options):
     with started(*arguments, **options) as command:
         out, err = command.communicate(timeout=DEADLINE_S)
     return command.returncode, out, err
+
+
+def run(*command, timeout=DEADLINE_S, **options):
+    """Run any command to its end, without input; what it printed is text."""
+    options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": timeout}
+    return subprocess.run(list(map(str, command)), **options)

@@ -1,10 +1,10 @@
 """Files that are damaged or no files, and disks that take no more: used whole, or refused by name."""
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import commands
 import jobs
 from no_files import NO_FILES
 
@@ -85,13 +85,8 @@ def other_content(drawn):
 
 def take_no_more(seed):
     """A disk that is full or read-only, in a mount namespace of its own."""
-    done = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", sys.executable, full_disk.__file__, str(seed), str(DAMAGES)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+    alone = "unshare", "--map-root-user", "--mount", sys.executable
+    done = commands.run(*alone, full_disk.__file__, seed, DAMAGES)
     assert done.returncode == 0, done.stderr
 
 

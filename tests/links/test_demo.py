@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import venv
 from importlib import metadata
@@ -14,21 +13,14 @@ from pathlib import Path
 
 import processes
 import pytest
+from commands import run
 from marks import exhaustive
 from packaging.requirements import Requirement
 
 from overlap.runtime.trace import KINDS
 from overlap.tools import links, timeline
 
-DEADLINE_S = 300  # generous: it only turns a hang into a failure
-
 pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))
-
-
-def run(*command, **options):
-    return subprocess.run(
-        list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, **options
-    )
 
 
 def overlap(*arguments):

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import commands
 import nobody
 import pytest
 from marks import exhaustive
@@ -285,14 +286,7 @@ with tempfile.TemporaryDirectory() as folder:
     status = links.run([sys.executable, "-c", program, folder], deadline_s=100)
     print(status, *(path.read_text() for path in Path(folder).iterdir()))
 """
-    done = subprocess.run(
-        [*python, "-c", program],
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        stdin=subprocess.DEVNULL,
-    )
+    done = commands.run(*python, "-c", program, env=os.environ | environ)
     assert done.returncode == 0 and done.stdout.split() == ["0", "eth0", "eth0"], done
     assert socket.if_nameindex() == before
 

@@ -1,9 +1,9 @@
 """The harness: what it must notice, it notices; ranks that are kept are as good as new ones."""
 
 import os
-import subprocess
 import sys
 
+import commands
 import drawing
 import jobs
 import processes
@@ -152,26 +152,10 @@ def test_a_test_on_ranks_is_chosen_as_others_are_and_shows_where_a_rank_has_fail
     script.write_text(ON_RANKS)
     tests = processes.REPOSITORY / "tests"
     where, *options = chosen
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            tests.parent / "pyproject.toml",
-            "-p",
-            "conftest",
-            "-p",
-            "no:cacheprovider",
-            f"{script}{where}",
-            *options,
-        ],
-        env=os.environ | {"PYTHONPATH": f"{tests}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    given = "-q", "-c", tests.parent / "pyproject.toml", "-p", "conftest", "-p", "no:cacheprovider"
+    env = os.environ | {"PYTHONPATH": f"{tests}:{tmp_path}"}
+    command = sys.executable, "-m", "pytest", *given, f"{script}{where}", *options
+    done = commands.run(*command, env=env, timeout=100)
     assert done.returncode == bool(failed), done.stdout + done.stderr
     assert (f"{failed} failed" if failed else f"{passed} passed") in done.stdout, done.stdout
     if failed:

@@ -66,14 +66,10 @@ def test_without():
 """
 
 
-def run_program(tmp_path, how, *options):
-    """Run the program, whose rank 0 ends in the middle; (status, output)."""
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    command, env = processes.launcher_command("mpich")
-    with commands.process(*command, "-n", 2, sys.executable, *options, script, how, env=env) as job:
-        out, err = job.communicate(timeout=commands.DEADLINE_S)
-    return job.returncode, out + err  # IPython writes to the former
+def job_of(script, *options, how=(), **env):
+    """Two ranks of a Python program."""
+    command, its_env = processes.launcher_command("mpich")
+    return commands.process(*command, "-n", 2, sys.executable, *options, script, *how, env=its_env | env)
 
 
 WITHIN = f"""{USE}
@@ -495,47 +491,38 @@ def check_child(made, more):
     atexit._run_exitfuncs()
 
 
-def test_an_exception_that_ends_the_process_is_told(tmp_path):
-    status, err = run_program(tmp_path, "raise")
-    assert status != 0 and err.count("ValueError: on purpose") == 2, err  # with its traceback, and in a RankError
-    assert "RankError: failed on rank 0: ValueError: on purpose" in err, err
-
-
-def test_the_end_of_a_process_is_told(tmp_path):
-    status, err = run_program(tmp_path, "exit")
-    assert status != 0 and "RankError: failed on rank 0: its process has ended without close()" in err, err
-
-
-def test_ipython_is_told_of(tmp_path):
-    status, err = run_program(tmp_path, "raise", "-m", "IPython", "--colors=NoColor")
-    assert status != 0
-    assert "RankError: failed on rank 0: its process has ended without close(), after ValueError: on purpose" in err, (
-        err
-    )
+@pytest.mark.parametrize(
+    "how, options, told",
+    [
+        ("raise", (), "RankError: failed on rank 0: ValueError: on purpose"),
+        ("exit", (), "RankError: failed on rank 0: its process has ended without close()"),
+        ("raise", ("-m", "IPython", "--colors=NoColor"), "has ended without close(), after ValueError: on purpose"),
+        ("never", (), "ValueError: on purpose has ended this rank"),
+        ("mpi4py", ("-m", "mpi4py"), "ValueError: on purpose"),
+    ],
+)
+def test_the_end_of_a_process_is_told(tmp_path, how, options, told):
+    """Where the others wait in MPI, mpi4py ends the job, or a deadline does."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    with job_of(script, *options, how=[how]) as job:
+        said = "".join(job.communicate(timeout=commands.DEADLINE_S))  # IPython writes errors to standard output
+    assert job.returncode != 0 and told in said, said
+    if (how, options) == ("raise", ()):
+        assert said.count("ValueError: on purpose") == 2, said  # with its traceback, and in a RankError
+    assert ("within 1 s" in said) == ("has ended this rank" in said) == (how == "never"), said
 
 
 def test_pytest_is_told_of(tmp_path):
     script = tmp_path / "test_program.py"
     script.write_text(UNDER_PYTEST)
-    command, env = processes.launcher_command("mpich")
     options = "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"
-    env = env | {"PYTEST_ADDOPTS": ""}  # meant for the session
-    with commands.process(*command, "-n", 2, sys.executable, *options, script, env=env) as job:
+    with job_of(script, *options, PYTEST_ADDOPTS="") as job:  # what these are is meant for the session
         out, _ = job.communicate(timeout=commands.DEADLINE_S)
     assert job.returncode != 0
     # pytest goes on after a test that has failed, and its process ends well.
     assert "RankError: failed on rank 0: ValueError: in a with block" in out, out
     assert "RankError: failed on rank 0: its process has ended without close(), after ValueError: outside" in out, out
-
-
-def test_the_deadline_ends_a_job_of_which_a_rank_has_failed(tmp_path):
-    status, err = run_program(tmp_path, "never")
-    assert status != 0 and "ValueError: on purpose has ended this rank" in err and "within 1 s" in err, err
-
-
-def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
-    status, err = run_program(tmp_path, "mpi4py", "-m", "mpi4py")
-    assert status != 0 and "ValueError: on purpose" in err and "has ended this rank" not in err, err
 
 
 @pytest.mark.parametrize("level", ["serialized", "multiple"])
@@ -544,9 +531,7 @@ def test_the_traceback_is_printed_while_the_other_rank_waits_in_mpi(tmp_path, le
     """It is, although no deadline ends the job; mpi4py does."""
     script = tmp_path / "program.py"
     script.write_text(WITHIN)
-    command, env = processes.launcher_command("mpich")
-    env = env | {"MPI4PY_RC_THREAD_LEVEL": level, "OVERLAP_CACHE": str(tmp_path)}
-    with commands.process(*command, "-n", 2, sys.executable, *options, script, env=env) as job:
+    with job_of(script, *options, MPI4PY_RC_THREAD_LEVEL=level, OVERLAP_CACHE=str(tmp_path)) as job:
         if options:
             _, err = job.communicate(timeout=commands.DEADLINE_S)
             assert job.returncode != 0

@@ -4,11 +4,11 @@ import contextlib
 import importlib.util
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import commands
 import numpy as np
 import processes
 import pytest
@@ -120,13 +120,8 @@ def test_bad_arguments(comm):
 
 def test_a_user_starts_ranks(tmp_path):
     figures, picture = tmp_path / "ep.json", tmp_path / "ep.png"
-    done = subprocess.run(
-        [sys.executable, RUN, "ep", "--ranks", "2", "--balance", "--json", figures, "--picture", picture],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    given = "ep", "--ranks", "2", "--balance", "--json", figures, "--picture", picture
+    done = commands.run(sys.executable, RUN, *given, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "SUCCESSFUL" in done.stdout and "12 of 12 checks" in done.stdout and "STREAM" in done.stdout
     found = json.loads(figures.read_text())

@@ -3,9 +3,9 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 
+import commands
 import jobs
 import processes
 import pytest
@@ -159,13 +159,7 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_benchmark_of_the_repository():
-    done = subprocess.run(
-        [sys.executable, processes.REPOSITORY / "bench" / "overhead.py", "--quick"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    done = commands.run(sys.executable, processes.REPOSITORY / "bench" / "overhead.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("wait", "poll", "plan call"):
         assert word in done.stdout

@@ -1,9 +1,9 @@
 """The programs of `bench` fit the library: each can be imported, and is a page that runs on ranks and keeps records."""
 
 import json
-import subprocess
 import sys
 
+import commands
 import pytest
 from processes import REPOSITORY
 
@@ -23,13 +23,7 @@ for path in sys.argv[1:]:
 
 
 def test_all_can_be_imported():
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, *map(str, BENCHMARKS)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = commands.run(sys.executable, "-c", IMPORTS, *map(str, BENCHMARKS), cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -61,7 +55,7 @@ if __name__ == "__main__":
 def run_page(tmp_path, *arguments):
     (tmp_path / "counting.py").write_text(PAGE)
     command = [sys.executable, tmp_path / "counting.py", "--json", tmp_path / "found.json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    return commands.run(*command, timeout=100)
 
 
 def test_a_page_measures_on_ranks_of_its_own_and_keeps_its_records(tmp_path):
@@ -79,7 +73,7 @@ def test_a_page_measures_on_ranks_of_its_own_and_keeps_its_records(tmp_path):
 def test_a_page_whose_ranks_a_launcher_has_started(tmp_path):
     (tmp_path / "counting.py").write_text(PAGE)
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, tmp_path / "counting.py", "--json", tmp_path / "found"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    done = commands.run(*command, timeout=100)
     assert done.returncode == 0 and done.stdout.count("n 3\n") == 1, done.stderr
     cases = json.loads((tmp_path / "found").read_text())["cases"]
     assert [(one["n"], one["link"], one["ranks"]) for one in cases] == [(3, "mpiexec", 3), (5, "mpiexec", 3)]

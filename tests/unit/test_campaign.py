@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import commands
 import pytest
 from campaign import harness
 from campaign.harness import Campaign, Part, longest_pause, problem_of
@@ -168,9 +169,7 @@ def test_what_the_parts_take_from_the_tests_is_there():
         f"import sys; sys.path[:0] = {[str(CAMPAIGN.parent), str(CAMPAIGN.parent / 'mpi')]}\n"
         f"import mpi4py; mpi4py.rc.initialize = False; import conftest, {', '.join(modules)}"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
-    )
+    done = commands.run(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
 
 

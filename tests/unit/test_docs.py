@@ -12,6 +12,7 @@ import tomllib
 from enum import Enum
 from pathlib import Path
 
+import commands
 import pytest
 
 from overlap.tools.cli import make_parser
@@ -64,14 +65,8 @@ def shown_callables():
 def built(python, folder, source=PROJECT):
     """The site, built as the reader of CONTRIBUTING.md does it: every warning is an error."""
     environ = {name: value for name, value in os.environ.items() if name != "OVERLAP_DOCS_INVENTORIES"}
-    done = subprocess.run(
-        [python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", folder],
-        cwd=source,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=900,
+    done = commands.run(
+        python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", folder, cwd=source, env=environ, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -1,10 +1,10 @@
 """FFTW's library is found without importing pyfftw, and is the one that pyfftw uses."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pyfftw
 import pytest
@@ -15,7 +15,7 @@ from overlap.fft.engine.lines import LineTransform
 
 def in_fresh_interpreter(program):
     """What a program prints, in an interpreter of its own."""
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+    return commands.run(sys.executable, "-c", program, check=True).stdout.strip()
 
 
 def test_plans_do_not_import_pyfftw():
@@ -148,9 +148,7 @@ def test_an_environment_that_names_no_library(tmp_path):
 
 def _python(program, named):
     environment = os.environ | {library.ENVIRONMENT: str(named)}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return commands.run(sys.executable, "-c", program, env=environment, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The linter, the formatter and the speller find nothing; hooks before a commit use the same ones."""
 
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
+import commands
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -14,14 +14,7 @@ CODE = ["overlap", "tests", "bench", "examples", "docs", "noxfile.py"]
 
 def found(*command):
     """Run a tool that is installed beside this Python; what it complains of."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=PROJECT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = commands.run(sys.executable, "-m", *command, cwd=PROJECT)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 from overlap.tools import cli
@@ -27,7 +28,7 @@ def sound(path):
     subprocess.run(["bash", "-n", path], check=True)
     checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:/usr/bin")
     if checker:
-        done = subprocess.run([checker, path], capture_output=True, text=True)
+        done = commands.run(checker, path)
         assert done.returncode == 0, done.stdout
 
 

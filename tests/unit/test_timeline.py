@@ -2,11 +2,11 @@
 
 import json
 import random
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import commands
 import pytest
 
 from overlap import files
@@ -258,5 +258,5 @@ def test_import_needs_neither_mpi_nor_matplotlib():
         f"    sys.modules[name].__path__ = [{str(root)!r} + folder]\n"
         "import overlap.tools.timeline\nprint([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = commands.run(sys.executable, "-c", code, check=True)
     assert done.stdout.strip() == "[]"
