@@ -21,12 +21,13 @@ def started(*arguments, launcher=(), env=None):
 
 
 @contextmanager
-def process(*command, env=None):
+def process(*command, env=None, cwd=None):
     """Any command, likewise."""
     mark = uuid.uuid4().hex
     running = subprocess.Popen(
         list(map(str, command)),
         env=os.environ | {processes.MARK: mark} | (env or {}),
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

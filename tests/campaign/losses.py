@@ -84,9 +84,7 @@ def _job(folder, ranks, mpi, rank, own, delay_s, tuning, rounds=None):
 
 @functools.cache
 def _compile(mpi):
-    """Have numba compile what the jobs call: no rank waits for another one meanwhile, so no deadline runs, for
-    seconds.
-    """
+    """Have numba compile what the jobs call: no rank then waits for another one for seconds."""
     with (
         tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder,
         _job(folder, 2, mpi, 0, None, 0.0, f"{folder}/tuning.json", rounds=1) as job,

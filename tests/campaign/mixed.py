@@ -83,9 +83,7 @@ WORK = (
 
 
 def mixed(comm, minutes, most_nbytes, rounds=2, leak=0):
-    """Rounds of all the work, at least so many, until the time is up; threads, descriptors, communicators and memory
-    stay.
-    """
+    """Rounds of all the work until the time is up; threads, descriptors, communicators and memory stay."""
     sizes, found, kept, slowest = [], [], [], {}
     duplicates()  # are counted from here on
     end = time.monotonic() + 60 * minutes

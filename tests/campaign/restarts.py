@@ -140,9 +140,7 @@ def undisturbed(ranks, mpi):
 
 
 def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
-    """Kill a run so often, each time at a moment of its start, of its steps or of its end, and compare what it comes
-    to.
-    """
+    """Kill a run so often, at moments of its start, of its steps or of its end, and compare what it comes to."""
     expected = undisturbed(ranks, mpi)
     with tempfile.TemporaryDirectory(prefix="overlap-gkv-") as folder:
         run = Run(folder, ranks, mpi)

@@ -29,9 +29,7 @@ class Fault:
 
 
 def everything(rt, fault, sums, alike):
-    """A slice program with every kind of await, before each of which it can fail; roots and tags depend on the slice or
-    are `alike`.
-    """
+    """A slice program that can fail before every kind of await; roots and tags depend on the slice or are `alike`."""
     rank, size = rt.comm.rank, rt.comm.size
     right, left = (rank + 1) % size, (rank - 1) % size
 

@@ -28,9 +28,7 @@ def overlap(*arguments):
 
 
 def link_requirements(distribution, extras, site):
-    """Put what a distribution requires, and what that requires, into a folder of packages: links to what is installed
-    here.
-    """
+    """Link what a distribution requires, and what that requires, from this environment into a folder of packages."""
     for text in distribution.requires or ():
         required = Requirement(text)
         if required.marker and not any(required.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
@@ -61,9 +59,7 @@ def command(request):
 
 @pytest.fixture
 def installed(tmp_path_factory):
-    """The command `overlap` of a wheel that was built here, in an environment that has what the wheel requires and
-    nothing else.
-    """
+    """The command `overlap` of a wheel built here, in an environment with what the wheel requires alone."""
     source, built, environment = map(tmp_path_factory.mktemp, ("source", "built", "environment"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(processes.REPOSITORY / name, source)

@@ -234,9 +234,7 @@ def test_unformattable(comm):
 
 @on_ranks(1, 2)
 def test_before_the_first_slice(comm):
-    """What the slices' listing or the slots' buffers raise on one rank, whatever it is, all ranks are told by the
-    call.
-    """
+    """What listing slices or making buffers raises on one rank, all ranks are told by the call, whatever it is."""
     last = comm.rank == comm.size - 1
 
     def listed(make):

@@ -15,24 +15,11 @@ import overlap
 from overlap.compat.mpi4py_fft import PFFT
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 class _Usage(ctypes.Structure):  # struct mallinfo2 of glibc
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS.split()]
 
 
 def in_use():

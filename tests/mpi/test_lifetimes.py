@@ -101,9 +101,7 @@ def test_threads_end(comm):
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_closing_goes_on(comm):
-    """A step of closing that raises on one rank is raised there, after all others were made; a signal's
-    exception, too.
-    """
+    """A step of closing that raises on one rank, or in a signal's handler, raises there, after all others were made."""
 
     def raising(*_):
         raise Boom("in the middle")
@@ -130,9 +128,7 @@ def test_closing_goes_on(comm):
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
 def test_paused(comm):
-    """A paused runtime does not hold the thread pools, goes on when it is resumed, and can be dropped without a
-    warning.
-    """
+    """A paused runtime holds no thread pools, goes on when it is resumed, and is dropped without a warning."""
     runtime = overlap.Runtime(comm, workers=2, wait="poll")
 
     async def program(z, target):

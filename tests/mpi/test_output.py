@@ -354,8 +354,11 @@ def what_is_left(comm, path):
     comm.Barrier()
 
 
-def rank_lost(comm, path, victim):
+@on_ranks("ulfm-3", lost=1)
+@pytest.mark.parametrize("victim", [0, exhaustive(2)])
+def test_a_rank_is_lost(comm, victim, tmp_path):
     """A rank is killed while a step is written: the file has the steps before, and the ranks that are left go on."""
+    path = tmp_path / "run.h5"
     rt = Runtime(comm, on_loss="raise")
 
     def values_of(comm, step):
@@ -380,12 +383,6 @@ def rank_lost(comm, path, victim):
         output.read({"u": u}, 0)
         assert np.array_equal(np.asarray(u), field((4, 40, 41), 0)[u.local_slice])
     rt.close()
-
-
-@on_ranks("ulfm-3", lost=1)
-@pytest.mark.parametrize("victim", [0, exhaustive(2)])
-def test_a_rank_is_lost(comm, victim, tmp_path):
-    rank_lost(comm, path=f"{tmp_path}/run.h5", victim=victim)
 
 
 @pytest.mark.parametrize("calls", [2, 7, *map(exhaustive, (0, 1, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13))])

@@ -6,9 +6,7 @@ plugins of pytest that put ours in place of theirs are in tests/peers.
 
 import json
 import os
-import subprocess
 import sys
-import uuid
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import jobs
 import processes
 import pytest
+from commands import process
 
 from overlap.tools import launch
 
@@ -43,41 +42,15 @@ def run(mpi, ranks, folder, *arguments, plugins=(), refused=None, fails=False, u
         Arguments of Python that run pytest's module under something else.
     """
     command, its_environment = processes.launcher_command(mpi, folder)
-    mark = uuid.uuid4().hex
-    own = dict([launch.THREAD_LEVEL]) | {
-        processes.MARK: mark,
-        "OVERLAP_OUTCOMES": str(folder),
-        "OVERLAP_REFUSED": json.dumps(refused or {}),
-        "PYTEST_ADDOPTS": "",
-    }
+    own = dict([launch.THREAD_LEVEL]) | {"OVERLAP_OUTCOMES": str(folder), "OVERLAP_REFUSED": json.dumps(refused or {})}
+    own["PYTEST_ADDOPTS"] = ""
     path = [str(processes.REPOSITORY / "tests" / "peers"), environment.pop("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     named = [part for name in ("outcomes", *plugins) for part in ("-p", name)]
-    pytest_command = [
-        sys.executable,
-        *under,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *named,
-        *map(str, arguments),
-    ]
-    try:
-        ran = subprocess.run(
-            [*command, "-n", str(ranks), *pytest_command],
-            cwd=folder,
-            env=os.environ | its_environment | own | environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    finally:
-        left = processes.end_all(mark, processes.GRACE_S)
-    assert not left
-    assert fails or ran.returncode == 0, ran.stdout + ran.stderr
+    python = [sys.executable, *under, "-m", "pytest", "-q", "-p", "no:cacheprovider", *named, *arguments]
+    with process(*command, "-n", ranks, *python, env=its_environment | own | environment, cwd=folder) as job:
+        out, err = job.communicate(timeout=LIMIT_S)
+    assert fails or job.returncode == 0, out + err
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

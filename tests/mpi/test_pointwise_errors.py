@@ -174,6 +174,9 @@ def test_bad_input_on_one_rank(comm, mode):
             assert same_bits(found, truth)
 
 
+HOWS = "raise one three shape row scalar None complex text objects list interrupt"
+
+
 @on_ranks
 @pytest.mark.parametrize(
     "comm, mode, workers",
@@ -220,22 +223,7 @@ def test_bad_results_on_one_rank(comm, mode, workers):
         field = local(plan, a, "natural")
         acting = plan.pointwise(function, inputs=2, outputs=2)
         expected = acting(field, field)
-        for number, how in enumerate(
-            (
-                "raise",
-                "one",
-                "three",
-                "shape",
-                "row",
-                "scalar",
-                "None",
-                "complex",
-                "text",
-                "objects",
-                "list",
-                "interrupt",
-            )
-        ):
+        for number, how in enumerate(HOWS.split()):
             for origin, z in ((number % comm.size, number % 4), (comm.size - 1, 3)):
                 if comm.rank == origin:
                     wrong[z] = how

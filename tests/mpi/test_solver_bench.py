@@ -34,9 +34,7 @@ def test_records(comm):
 
 @on_ranks(2)
 def test_late_sums(comm):
-    """Sums that take long: plain iterations wait for two, pipelined ones hide one; the numbers are those of the matrix
-    itself.
-    """
+    """Plain iterations wait for two late sums, pipelined ones hide one; the numbers are those of the matrix itself."""
     with products.springs(comm, (4, 3, 5)) as A:
         b, M, delay_s = np.ones(A.vector()[1].shape), Jacobi(A), 0.02
         late = products.LateSums(A, delay_s)
@@ -53,9 +51,7 @@ def test_late_sums(comm):
 
 @on_ranks(2)
 def test_springs(comm):
-    """The lattice's matrix is symmetric and positive definite; however it is stored and multiplied, products and
-    iterations are the same.
-    """
+    """The lattice's matrix is symmetric, positive definite, and the same however it is stored and multiplied."""
     with products.springs(comm, (4, 3, 5)) as A:
         dense = A.to_scipy().toarray()
         assert (dense == dense.T).all() and np.linalg.eigvalsh(dense)[0] > 0

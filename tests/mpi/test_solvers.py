@@ -309,9 +309,7 @@ def test_truth(comm):
 @pytest.mark.exhaustive
 @on_ranks(1, 2)
 def test_types(comm):
-    """Everything is computed in the common type, as in scipy; matrices in half precision and other byte orders are
-    converted.
-    """
+    """The common type counts, as in scipy; matrices in half precision and other byte orders are converted."""
     here = split(comm, 60, 2)
     whole = sparse.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(60, 60)).tocsr()
     chance = np.random.default_rng(0)

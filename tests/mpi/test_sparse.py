@@ -61,9 +61,7 @@ def whole(i, j, v, rows):
 
 @on_ranks(1, 2, exhaustive(4))
 def test_symmetric_blocks(comm):
-    """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of
-    workers.
-    """
+    """Of a symmetric matrix of 3 x 3 blocks half is stored; products are right, and the same for any workers."""
     for rows, dtype in (
         (5, "f8"),
         (40, "f4"),
@@ -111,9 +109,7 @@ def test_symmetric_blocks(comm):
 
 @on_ranks(1, 2, exhaustive(4))
 def test_block_diagonals(comm):
-    """Symmetric blocks on few diagonals: eight rows at a time, the same bits for any number of workers, nothing read
-    from elsewhere.
-    """
+    """Symmetric blocks on few diagonals: the same bits for any number of workers, nothing read from elsewhere."""
     # Rows that are no multiple of eight, fewer than the diagonals are apart, and several parts on each of two ranks.
     for rows, offsets, dtype in (
         (90, (0, 1, 2, 7), "f8"),
@@ -259,9 +255,7 @@ def test_incomplete_factors(comm):
 
 @on_ranks(1, 2, exhaustive(4))
 def test_factors_by_workers(comm):
-    """The factors of matrices with large colours, of numbers, of 3 x 3 and of other blocks: the same bits for any
-    number of workers.
-    """
+    """Factors with large colours, of numbers, 3 x 3 and other blocks: the same bits for any number of workers."""
     shape = (16 * comm.size, 16, 16)
     with Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6) as A:
         entries = A.local_rows
@@ -406,9 +400,7 @@ class Inverse(Preconditioner):
 
 @on_ranks(1, 2, exhaustive(4))
 def test_overlapping(comm):
-    """Additive Schwarz with overlap is a weighted sum of the inverses of subdomains, those of rows that are so many
-    steps away.
-    """
+    """Additive Schwarz with overlap is a weighted sum of inverses of subdomains with the rows so many steps away."""
     for seed, overlap, block, dtype in ((1, 1, 1, "f8"), (2, 2, 3, "f8"), (3, 1, 2, "c16"), (4, 3, 1, "f8")):
         rows = 40
         i, j, v = drawn(seed, rows, block, dtype, symmetric=True)

@@ -15,8 +15,10 @@ from overlap.fft import bracket
 from overlap.fft.planning import tuning_file
 
 
-def fields_are_found_again(comm, path):
+@on_ranks(2)
+def test_fields_are_found_again(comm, tmp_path):
     """An `FFT3` that was tuned is the same in a later run: grid, settings, FFTW's plans, bits."""
+    path = f"{tmp_path}/tuning.json"
     rng = np.random.default_rng(9)
     u, layout = random(rng, FIELDS, DTYPE), {"dealias": "3/2", "order": "transposed"}
     with overlap.FFT3(comm, FIELDS, DTYPE, layout=layout, tuning=path) as plan:
@@ -56,9 +58,10 @@ def fields_are_found_again(comm, path):
     assert f"expected a grid of {comm.size} ranks" in str(error)
 
 
-def brackets_are_found_again(comm, path):
+@on_ranks(2)
+def test_brackets_are_found_again(comm, tmp_path):
     """So is a `Bracket`."""
-    path += ".bracket"
+    path = f"{tmp_path}/tuning.json"
     rng = np.random.default_rng(10)
     options = {"settings": {"effort": "measure"}, "tuning": path}
     shape = 12, 4, 9, 17
@@ -90,9 +93,3 @@ def brackets_are_found_again(comm, path):
         with overlap.Bracket(part, shape) as plan:
             assert comm.size == 1 or "tuning" not in plan.describe()
         del os.environ["OVERLAP_TUNING"]
-
-
-@on_ranks(2)
-def test_fields_and_brackets_are_found_again(comm, tmp_path):
-    fields_are_found_again(comm, path=str(tmp_path / "tuning.json"))
-    brackets_are_found_again(comm, path=str(tmp_path / "tuning.json"))

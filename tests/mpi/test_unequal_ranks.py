@@ -248,9 +248,7 @@ def measured(comm):
 
 
 def measured_blocks(comm):
-    """Blocks and rows by measured speeds: a rank that counts as slow has less, and nothing changes where nothing is
-    sure.
-    """
+    """Blocks and rows by measured speeds: a slow rank has less, and nothing changes where nothing is sure."""
     counts = (5, 3, 1, 1)[: comm.size]
     for seconds, expected in (
         (lambda *_: 1 / counts[comm.rank], shares(60, counts)),

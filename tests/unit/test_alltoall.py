@@ -23,25 +23,6 @@ def test_plain_model_is_the_papers(P, Q):
     )
 
 
-# N = 256^3, L = 1e-5 s, W = 1e9 B/s: the forms for many ranks, PQ L + 16 N/(PQ W) and
-# (P + Q) L + 32 N/(PQ W), and the number of points (7) below which two all-to-alls win.
-@pytest.mark.parametrize(
-    "P, Q, one_s, two_s, points",
-    [
-        (8, 8, 4.834e-3, 8.549e-3, 1.92e6),
-        (16, 8, 3.377e-3, 4.434e-3, 8.32e6),
-        (16, 16, 3.609e-3, 2.417e-3, 3.584e7),
-        (64, 64, 41.03e-3, 1.411e-3, 1.0158e10),
-    ],
-)
-def test_plain_model_tends_to_the_forms_for_many_ranks(P, Q, one_s, two_s, points):
-    link = LatencyBandwidth(1e-5, 1e9)
-    one, two = (alltoall_s(256**3, grid, link) for grid in ((P * Q,), (P, Q)))
-    assert one == pytest.approx(one_s, rel=2 / (P * Q))
-    assert two == pytest.approx(two_s, rel=1.1 / min(P, Q))
-    assert (two < one) == (points > 256**3)
-
-
 def test_plain_model_by_hand():
     # 8 x 8, 256^3 points: 65,536 B per pair, 524,288 B within an axis.
     link = LatencyBandwidth(1e-5, 1e9)

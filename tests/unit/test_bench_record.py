@@ -122,11 +122,6 @@ def test_a_gain_of_tuning_on_a_busy_machine_is_doubted(spread, warned, capsys):
     assert ("warning: forward: times of the same settings differed by 80 %: " + words in said) == warned
 
 
-def test_busy_machine_is_said():
-    bad = record(seconds={"C": [0.06, 0.06, 0.09]})
-    assert "other programs ran" in warnings(bad)[0]
-
-
 def test_unequal_ranks_are_said():
     assert warnings(record(waiting=[0.38, 0.05])) == [
         "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each "

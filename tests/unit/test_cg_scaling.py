@@ -33,9 +33,7 @@ def test_one_late_rank_delays_all(late):
 
 
 def test_late_steps_have_links_of_their_own():
-    """On a ring in the order of reversed bits the step before the last one is between neighbours; earlier ones share
-    links.
-    """
+    """On a ring in reversed-bit order the step before the last is between neighbours; earlier ones share links."""
     assert scaling.ring_order(8) == [0, 4, 2, 6, 1, 5, 3, 7]
     assert [scaling.load(16, distance) for distance in (8, 4, 2, 1)] == [1, 1, 2, 4]
     assert [scaling.load(4, distance) for distance in (2, 1)] == [1, 1]

@@ -431,9 +431,7 @@ def test_prediction_beside_the_model():
 
 
 def test_ranks_of_different_speeds():
-    """Computing alone takes what the formula says; one slow rank holds up an exchange, and shares that follow speeds do
-    not.
-    """
+    """Computing takes what the formula says; a slow rank holds up an exchange, shares that follow speeds do not."""
     speeds = (1.0, 1.0, 4 / 7, 1.0)
     machine = Machine(name="none", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e12)
     for wait in ("off", "poll", "block"):
