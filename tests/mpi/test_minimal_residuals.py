@@ -50,33 +50,13 @@ def test_gmres_as_scipys(comm):
         rtol, near = (1e-4, 1e-3) if single else (1e-10, 1e-8)
         dense = sparse.diags_array(1 / whole.diagonal()).tocsr()
         with Matrix.from_scipy(comm, whole[here]) as A, Jacobi(A) as J:
-            for restart, guess, M, theirs in (
-                (None, None, None, None),
-                (7, x0, None, None),
-                (7, None, J, dense),
-                (200, x0, J, dense),
-            ):
+            cases = (None, None, None, None), (7, x0, None, None), (7, None, J, dense), (200, x0, J, dense)
+            for restart, guess, M, theirs in cases:
                 seen, expected = [], []
-                found = gmres(
-                    A,
-                    b[here],
-                    guess if guess is None else guess[here],
-                    rtol=rtol,
-                    restart=restart,
-                    M=M,
-                    callback=seen.append,
-                    callback_type="pr_norm",
-                )
-                x, info = linalg.gmres(
-                    whole,
-                    b,
-                    guess,
-                    rtol=rtol,
-                    restart=restart,
-                    M=theirs,
-                    callback=expected.append,
-                    callback_type="pr_norm",
-                )
+                options = {"rtol": rtol, "restart": restart, "callback_type": "pr_norm"}
+                start = guess if guess is None else guess[here]
+                found = gmres(A, b[here], start, M=M, callback=seen.append, **options)
+                x, info = linalg.gmres(whole, b, guess, M=theirs, callback=expected.append, **options)
                 assert found.info == info == 0 and found.x.dtype == x.dtype
                 assert abs(len(seen) - len(expected)) <= single, (len(seen), len(expected))
                 count = min(len(seen), len(expected))
@@ -105,15 +85,8 @@ def test_minres_as_scipys(comm):
         with Matrix.from_scipy(comm, whole[here]) as A:
             for shift, guess, mine, other in ((0.0, None, None, None), (0.3, x0, None, None), (0.3, None, M, theirs)):
                 seen, expected = [], []
-                found = minres(
-                    A,
-                    b[here],
-                    guess if guess is None else guess[here],
-                    rtol=rtol,
-                    shift=shift,
-                    M=mine,
-                    callback=lambda x: seen.append(x.copy()),
-                )
+                start, options = guess if guess is None else guess[here], {"shift": shift, "M": mine}
+                found = minres(A, b[here], start, rtol=rtol, callback=lambda x: seen.append(x.copy()), **options)
                 exact = np.linalg.solve(whole.toarray().astype("c16") - shift * np.eye(ROWS), b)
                 assert found.info == 0 and found.iterations == len(seen) < 5 * ROWS and found.x.dtype == dtype
                 np.testing.assert_allclose(found.x, exact[here], rtol=near, atol=near)

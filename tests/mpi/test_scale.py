@@ -6,11 +6,13 @@ import shlex
 import sys
 
 import commands
-import jobs
 import processes
 import pytest
 from commands import DEADLINE_S, overlap, process
-from marks import exhaustive
+from marks import exhaustive, on_ranks
+
+from overlap import InputError
+from overlap.tools.bench.rank import first_ranks
 
 SMALL = "--slices 5 --shape 20 24 --rounds 2"
 
@@ -113,8 +115,19 @@ def test_links_cannot_be_made_under_mpiexec():
     assert status == 1 and err.count("leave out one of the two") == 1
 
 
-def test_an_input_error_of_the_first_ranks_is_everyones():
-    jobs.run_job("scale_cases:idle_ranks_wait_and_share_errors", 3)
+@on_ranks(3)
+def test_idle_ranks_wait_and_share_errors(comm):
+    def first_ranks_of(ranks):
+        with first_ranks(comm, ranks) as part:
+            assert (part is not None) == (comm.rank < ranks)
+            return 0 if part is None else part.allreduce(1 + comm.rank)
+
+    assert first_ranks_of(2) == (3 if comm.rank < 2 else 0)
+    assert first_ranks_of(comm.size) == 6
+    with pytest.raises(InputError, match="too small"), first_ranks(comm, 1) as part:
+        if part is not None:
+            raise InputError("too small")
+    assert first_ranks_of(1) == (1 if comm.rank == 0 else 0)  # all are in step again
 
 
 SRUN = """\

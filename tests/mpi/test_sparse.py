@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import contextmanager
 from functools import partial
 
 import jobs
@@ -59,6 +60,26 @@ def whole(i, j, v, rows):
     return dense.transpose(0, 2, 1, 3).reshape(rows * block, rows * block)
 
 
+@contextmanager
+def multiplied(comm, i, j, v, here, size):
+    """A matrix of 3 x 3 blocks, by rows, and a vector: products are those of scipy, the same bits for any workers."""
+    rows = i[-1] + 1
+    right = sparse.bsr_array((v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows))
+    x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(v.dtype)
+    expected = (right @ x.reshape(-1).astype("f8")).reshape(rows, 3)[here]
+    rounding = 1e-13 if v.dtype == "f8" else 1e-4
+    near = {"rtol": rounding, "atol": size * rounding}
+    mine = (here.start <= i) & (i < here.stop)
+    with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+        found = []
+        for A.workers in (1, 2, 3):
+            found.append(A @ x[here])
+            np.testing.assert_allclose(found[-1], expected, **near)
+            np.testing.assert_array_equal(found[-1], found[0])
+        np.testing.assert_allclose(A.T @ x[here], expected, **near)
+        yield A, x[here]
+
+
 @on_ranks(1, 2, exhaustive(4))
 def test_symmetric_blocks(comm):
     """Of a symmetric matrix of 3 x 3 blocks half is stored; products are right, and the same for any workers."""
@@ -77,31 +98,12 @@ def test_symmetric_blocks(comm):
         i, j = i[first], j[first]
         mirror = np.argsort(j * rows + i)
         v = total + total[mirror].transpose(0, 2, 1)  # symmetric bit for bit
-        right = sparse.bsr_array(
-            (v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows)
-        )
         here = split(comm, rows, 3)
         mine = (here.start <= i) & (i < here.stop)
-        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(dtype)
-        expected = (right @ x.reshape(-1).astype("f8")).reshape(rows, 3)[here]
-        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+        with multiplied(comm, i, j, v, here, 1e3) as (A, _):
             assert A.storage == "symmetric blocks"
-            found = []
-            for A.workers in (1, 2, 3):
-                found.append(A @ x[here])
-                rounding = 1e-13 if dtype == "f8" else 1e-4
-                np.testing.assert_allclose(found[-1], expected, rtol=rounding, atol=1e3 * rounding)
-                np.testing.assert_array_equal(found[-1], found[0])
-            np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e3 * rounding)
-            raises_everywhere(
-                comm,
-                InputError,
-                "expected workers to be an integer from 1 to 4096, received 0",
-                setattr,
-                A,
-                "workers",
-                0,
-            )
+            words = "expected workers to be an integer from 1 to 4096, received 0"
+            raises_everywhere(comm, InputError, words, setattr, A, "workers", 0)
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
                 assert A.storage == "rows" or A.count < 3
@@ -127,25 +129,11 @@ def test_block_diagonals(comm):
         v = np.concatenate(list(blocks.values()))
         order = np.lexsort((j, i))
         i, j, v = i[order], j[order], v[order]
-        right = sparse.bsr_array(
-            (v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows)
-        )
         limits = rows * np.arange(comm.size + 1) // comm.size
-        here = slice(*limits[comm.rank : comm.rank + 2])
-        mine = (here.start <= i) & (i < here.stop)
-        x = chance.standard_normal((rows, 3)).astype(dtype)
-        rounding = 1e-13 if dtype == "f8" else 1e-4
-        expected = (right @ x.reshape(-1).astype("f8")).reshape(rows, 3)[here]
-        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+        with multiplied(comm, i, j, v, slice(*limits[comm.rank : comm.rank + 2]), 1e2) as (A, x):
             assert isinstance(A._storage._own_columns, BlockDiagonals)
-            found = []
-            for A.workers in (1, 2, 3):
-                found.append(A @ x[here])
-                np.testing.assert_allclose(found[-1], expected, rtol=rounding, atol=1e2 * rounding)
-                np.testing.assert_array_equal(found[-1], found[0])
-            np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e2 * rounding)
             extended, own = A.vector()
-            own[...] = x[here]
+            own[...] = x
             extended[A._storage.needed_at] = np.nan  # not here yet: no own row may be spoilt
             product = np.empty_like(own)
             A._storage.start(extended, product, A.team.run)

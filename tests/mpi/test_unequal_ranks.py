@@ -24,6 +24,11 @@ from overlap.sparse import Matrix
 WEIGHTS = (7, 4, 0.001, 3)
 
 
+def close(found, truth, where):
+    """This rank's part of an array, within rounding errors of the whole."""
+    np.testing.assert_allclose(found, truth[where], rtol=0, atol=1e-12 * abs(truth).max())
+
+
 @on_ranks(2, exhaustive(4))
 def test_refused(comm):
     """Weights that are bad, or differ, on one rank or on all, are refused on all in the same words."""
@@ -94,7 +99,7 @@ def test_fewer_rows_than_units(comm):
     with small_units(), FFT3(comm, u.shape, layout={"grid": (1, comm.size), "weights": weights}) as plan:
         spectrum = plan.forward(u[plan.real.local_slice])
         truth = np.fft.fftn(u)
-        np.testing.assert_allclose(spectrum, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth).max())
+        close(spectrum, truth, plan.spectrum.local_slice)
         np.testing.assert_allclose(plan.backward(spectrum), u[plan.real.local_slice], rtol=0, atol=1e-12)
 
 
@@ -147,9 +152,10 @@ def test_loads_of_plans(comm):
         assert f"rank {comm.rank} waits" in plan.describe().splitlines()[1]
 
 
-def balanced(comm, path):
+@on_ranks(exhaustive(1), 2, exhaustive(3))
+def test_balanced(comm, tmp_path):
     """A plan with a rank that counts as slow: shares follow, arrays move, transforms stay right; and back."""
-    counts = 5, 3, 1, 1
+    counts, path = (5, 3, 1, 1), f"{tmp_path}/tuning.json"
     from overlap.fft import balance
 
     true = balance.computing_s
@@ -186,16 +192,12 @@ def balanced(comm, path):
             local, spectrum = found.arrays
             for array, spec, whole in ((local, plan.real, u), (spectrum, plan.spectrum, truth(u))):
                 assert array.local_slice == spec.local_slice
-                np.testing.assert_allclose(array, whole[spec.local_slice], rtol=0, atol=1e-12 * abs(whole).max())
+                close(array, whole, spec.local_slice)
             plan.forward.settle(local)  # a comparison of settings that began with other shares
             again = plan.forward(local)
-            np.testing.assert_allclose(
-                again, truth(u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u)).max()
-            )
+            close(again, truth(u), plan.spectrum.local_slice)
             np.testing.assert_allclose(plan.backward(again), u[plan.real.local_slice], rtol=0, atol=1e-12)
-            np.testing.assert_allclose(
-                squares(again), truth(u * u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u * u)).max()
-            )
+            close(squares(again), truth(u * u), plan.spectrum.local_slice)
             raises_everywhere(
                 comm,
                 InputError,
@@ -228,7 +230,8 @@ def falling():
     return lambda transforms: 0.9 ** next(times)
 
 
-def measured(comm):
+@on_ranks(exhaustive(1), 2, exhaustive(3))
+def test_measured(comm):
     """Weights that are measured, whatever comes of it: the same on all ranks, and the result is right."""
     for plan in (
         FFT2(comm, (8, 24, 20), layout={"weights": "measure"}),
@@ -239,15 +242,11 @@ def measured(comm):
             u = np.random.default_rng(1).standard_normal(plan.real.global_shape) + 0j
             axes = (-2, -1) if isinstance(plan, FFT2) else (-3, -2, -1)
             truth = np.fft.fftn(u, axes=axes)
-            np.testing.assert_allclose(
-                plan.forward(u[plan.real.local_slice]),
-                truth[plan.spectrum.local_slice],
-                rtol=0,
-                atol=1e-12 * abs(truth).max(),
-            )
+            close(plan.forward(u[plan.real.local_slice]), truth, plan.spectrum.local_slice)
 
 
-def measured_blocks(comm):
+@on_ranks(exhaustive(1), 2, exhaustive(3))
+def test_measured_blocks(comm):
     """Blocks and rows by measured speeds: a slow rank has less, and nothing changes where nothing is sure."""
     counts = (5, 3, 1, 1)[: comm.size]
     for seconds, expected in (
@@ -268,7 +267,8 @@ def measured_blocks(comm):
         assert comm.rank == 0 or u[0] == comm.rank
 
 
-def brackets(comm):
+@on_ranks(exhaustive(1), 2, exhaustive(3))
+def test_brackets(comm):
     """With any weights, and a rank without planes: the same bits as with even shares."""
     a, f = modes((5, 9, 17), 1), modes((3, 5, 9, 17), 2)
     expected = run(comm, a, f, wait="poll", effort="estimate")
@@ -297,14 +297,6 @@ def brackets(comm):
     raises_everywhere(
         comm, InputError, "a Bracket has no other", overlap.Bracket, comm, f.shape, SPACING, layout={"restore": True}
     )
-
-
-@on_ranks(exhaustive(1), 2, exhaustive(3))
-def test_balanced_plans(comm, tmp_path):
-    balanced(comm, path=str(tmp_path / "tuning.json"))
-    measured(comm)
-    measured_blocks(comm)
-    brackets(comm)
 
 
 @on_ranks(1, 3, exhaustive(4))
