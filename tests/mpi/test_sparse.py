@@ -82,7 +82,7 @@ def multiplied(comm, i, j, v, here, size):
 
 @on_ranks(1, 2, exhaustive(4))
 def test_symmetric_blocks(comm):
-    """Of a symmetric matrix of 3 x 3 blocks half is stored; products are right, and the same for any workers."""
+    """Half of a symmetric matrix of 3 x 3 blocks is stored; products are right, the same bits for any workers."""
     for rows, dtype in (
         (5, "f8"),
         (40, "f4"),
