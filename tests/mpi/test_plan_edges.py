@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import numpy as np
+import pytest
 from everywhere import outcome, raised, raises_everywhere
 from marks import on_ranks
 
@@ -90,22 +91,8 @@ def test_closed(comm):
                         assert kind in str(raised(overlap.ClosedError, call))
                 else:
                     f = plan.spectrum.empty()
-                    with raising(overlap.ClosedError):
+                    with pytest.raises(overlap.ClosedError):
                         plan.apply(f[0], f[0], None).send(None)
-
-
-class raising:
-    """A block that raises this kind of exception."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        assert kind is self.kind, error
-        return True
 
 
 @on_ranks(1, 2)

@@ -81,7 +81,8 @@ def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False,
     rt.close()
 
 
-def bad_input(comm):
+@on_ranks("ulfm-3", fresh=True)
+def test_bad_input(comm):
     """What is wrong on one rank or all is one error on all ranks."""
     with Runtime(comm, on_loss="raise") as rt, Runtime(comm) as other:
         u = overlap.DistArray(
@@ -131,17 +132,10 @@ def bad_input(comm):
         foreign.comm.Free()
 
 
-def partners(comm):
-    """Copies go to other nodes where there are some."""
+def test_copies_go_to_other_nodes_where_there_are_some():
     assert _shifts(["a", "a", "b", "b"], 1) == [2]
     assert _shifts(["a", "b", "a", "b"], 2) == [1, 3]
     assert _shifts(["a"] * 3, 2) == [1, 2]
-
-
-@on_ranks("ulfm-3", fresh=True)
-def test_bad_input(comm):
-    bad_input(comm)
-    partners(comm)
 
 
 @pytest.mark.parametrize(
