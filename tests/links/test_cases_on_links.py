@@ -14,7 +14,7 @@ from overlap.tools import links
 @pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))
 @pytest.mark.parametrize(
     "case, hosts, ranks",
-    [("test_fft:on_links", 2, 2), exhaustive("test_fft2:on_links", 3, 3), ("test_collectives_nodes:on_links", 2, 4)],
+    [("test_fft:on_links", 2, 2), exhaustive("test_fft:on_links", 3, 3), ("test_collectives_nodes:on_links", 2, 4)],
 )
 def test_on_links(case, hosts, ranks, tmp_path):
     command = [sys.executable, "-W", "error", rank.__file__, "run", case, "{}", str(time.monotonic() + 290)]
