@@ -136,6 +136,9 @@ def test_one_rank(comm):
                 lambda: AdditiveSchwarz(A, overlap=wrong(None, 0)),
             ),
             ("expected corrections to be an integer >= 0", lambda: AdditiveSchwarz(A, corrections=wrong(-1, 1))),
+            ("expected overlap to be an integer >= 0, received -1", lambda: AdditiveSchwarz(A, overlap=wrong(-1, 0))),
+            ("expected degree to be an integer >= 1, received 0", lambda: Chebyshev(A, wrong(0, 2))),
+            ("expected ratio to be a number > 1, received 1.0", lambda: Chebyshev(A, ratio=wrong(1.0, 6.0))),
             (
                 "expected Blocks, received NoneType",
                 lambda: Multigrid(A, wrong(None, Blocks((n, 1, 1), (comm.size, 1, 1)))),
