@@ -36,7 +36,7 @@ def checked(path, expected):
     (record,) = report["cases"]
     assert {name: record[name] for name in expected} == expected
     for name in ("C_s", "T_s", "off_s", "block_s", "poll_s", "auto_s", "bare_fft_s"):
-        assert record[name] > 0, name
+        assert name in expected or record[name] > 0, name
     assert record["model_poll_s"] == max(record["C_s"], record["T_s"])
     assert record["max_rel_error"] < 1e-5
     assert set(record["auto_choice"]) == {"wait", "depth", "chunk", "in_flight"}
@@ -191,7 +191,7 @@ def test_demo_without_links_says_why(tmp_path):
     out = succeed("demo --slices 3 --shape 32 32 --out", made, env=env)
     assert "no shaped links: no namespaces today" in out and "shared memory" in out
     assert sorted(path.name for path in made.iterdir()) == ["report.json", "timeline.json", "timeline.png"]
-    report, _ = checked(made / "report.json", {"workload": "operation"})
+    report, _ = checked(made / "report.json", {"workload": "operation", "block_s": None, "poll_s": None})
     assert report["notes"] == ["no shaped links: no namespaces today"]
 
 
