@@ -27,10 +27,9 @@ from ..ranks.wait import wait_for
 from ..ranks.watchdog import BoundedWait
 from ..runtime.requests.requests import AsyncComm
 from . import remote_writes
-from .halo_arguments import RoundArrays, numbers_of, problem_of, types_of
-from .link_window import LinkWindow
 from .point_to_point import Awaited, Begun, Messages, Requests
-from .traffic import Entries, LocalArrays, Traffic, of_blocks, of_indices
+from .remote_writes import LinkWindow
+from .traffic import Entries, LocalArrays, RoundArrays, Traffic, numbers_of, of_blocks, of_indices, problem_of, types_of
 
 FAILURES_TAG = 8
 _ROUND = "a halo exchange"

@@ -1,8 +1,8 @@
 """`Output`: fields at several times in one HDF5 file, for pictures and restarts.
 
-One rank writes. A field is sent to this rank in pieces (`field_pieces`): while the rank writes one piece it receives
+One rank writes. A field is sent to this rank in pieces (`FieldPieces`): while the rank writes one piece it receives
 the next ones, and it never holds more than a few. So writing works with every h5py and every file system, and a step is
-in the file wholly or not at all (`transactions`), which HDF5's own parallel writing does not guarantee.
+in the file wholly or not at all (`hdf5_file`), which HDF5's own parallel writing does not guarantee.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from math import prod
 from operator import index as as_integer
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,15 +20,108 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from ..arrays import DistArray, pieces
-from ..arrays.distribution import parts_problem
-from ..arrays.exchange import dtype_sent, exchange_problem
+from ..arrays.distribution import overlapping, parts_problem, within
+from ..arrays.exchange import dtype_sent, exchange_problem, rounded
 from ..arrays.hdf5_storage import Axes, axes_of, hdf5
-from ..arrays.layout import Box
+from ..arrays.layout import Box, box_shape
 from ..ranks.interrupts import holding_signals
 from ..ranks.resource import Resource, Telling, closed_error
 from ..runtime import Pipeline, Runtime
-from . import field_pieces, hdf5_file, problems
+from . import hdf5_file, problems
 from .problems import STEP, TIME, Stored
+
+DEPTH = 4  # pieces in flight
+
+
+def count(box: Box) -> int:
+    """Count the elements of a box."""
+    return prod(box_shape(box))
+
+
+class FieldPieces:
+    """The fields of one step, cut into pieces that are sent to the file's rank.
+
+    Parameters
+    ----------
+    arrays : dict of str to DistArray
+    stored : dict of str to Stored
+    held : dict of str to list
+        Their `pieces.holders`.
+    file : h5py.File or None
+        The file, on rank 0: pieces are stored at the end of the first axis of the data sets.
+    exchange : {None, "f4"}
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, DistArray],
+        stored: Mapping[str, Stored],
+        held: Mapping[str, list[Box | None]],
+        file: Any,
+        exchange: str | None,
+    ) -> None:
+        self._arrays, self._held, self._file, self._exchange = arrays, held, file, exchange
+        self._dtypes = {name: np.dtype(stored[name].dtype) for name in arrays}
+        self.pieces = [
+            (name, box) for name in arrays for box in pieces.boxes(stored[name].shape, self._dtypes[name].itemsize)
+        ]
+
+    def parts(self, piece: tuple[str, Box]) -> list[Box | None]:
+        """Return the part of a piece that each rank sends."""
+        name, box = piece
+        return [None if held is None else overlapping(box, held) for held in self._held[name]]
+
+    def counts(self, piece: tuple[str, Box]) -> list[int]:
+        """Return the number of bytes of a piece that each rank sends."""
+        size = self._dtypes[piece[0]].itemsize
+        return [0 if part is None else size * count(part) for part in self.parts(piece)]
+
+    def pack(self, piece: tuple[str, Box], rank: int, buffer: np.ndarray) -> None:
+        """Copy this rank's part of a piece into the send buffer."""
+        name, part = piece[0], self.parts(piece)[rank]
+        if part is not None:
+            array, dtype = self._arrays[name], self._dtypes[name]
+            sent = np.asarray(array)[within(part, array.local_slice)]
+            rounding = self._exchange if dtype.itemsize < sent.dtype.itemsize else None
+            _view(buffer, dtype, part)[...] = rounded(sent, rounding)
+
+    def store(self, piece: tuple[str, Box], received: np.ndarray, buffer: np.ndarray) -> None:
+        """Write a piece to the file."""
+        name, box = piece
+        dtype, start = self._dtypes[name], 0
+        whole = _view(buffer, dtype, box)
+        for part in self.parts(piece):
+            if part is not None:
+                whole[within(part, box)] = _view(received[start:], dtype, part)
+                start += dtype.itemsize * count(part)
+        self._file[name][(-1, *box)] = whole
+
+
+def _view(buffer: np.ndarray, dtype: np.dtype, box: Box) -> np.ndarray:
+    """Return the beginning of a buffer as an array with the shape of a box."""
+    return buffer[: dtype.itemsize * count(box)].view(dtype).reshape(box_shape(box))
+
+
+def to_rank_0(runtime: Runtime) -> Pipeline:
+    """Make the pipeline that brings pieces to rank 0 and writes them; call it with the pieces and `FieldPieces`."""
+    comm = runtime.comm
+    rank = comm.rank
+
+    def buffers() -> list[np.ndarray]:
+        return [np.empty(pieces.PIECE_NBYTES, np.uint8) for _ in range(1 if rank else 3)]
+
+    def gathering(piece: tuple[str, Box], slot: list[np.ndarray], fields: FieldPieces) -> Any:
+        counts = fields.counts(piece)
+        return comm.Gatherv([slot[0], counts[rank], MPI.BYTE], None if rank else [slot[1], counts, MPI.BYTE], 0)
+
+    async def program(piece: tuple[str, Box], slot: list[np.ndarray], fields: FieldPieces) -> None:
+        fields.pack(piece, rank, slot[0])
+        await gathering(piece, slot, fields)
+        if rank == 0:
+            fields.store(piece, slot[1], slot[2])
+
+    return runtime.pipelined(program, buffers=buffers, skeleton=gathering, depth=DEPTH)
+
 
 _CLOSING = "closing an Output"
 
@@ -228,7 +322,7 @@ class Output(Resource):
         )
         held = self._holders(arrays)
         if self._pipeline is None:
-            self._pipeline = field_pieces.to_rank_0(rt)
+            self._pipeline = to_rank_0(rt)
         with ExitStack() as stack:
             file: Any = None
             with self._one_error("opening the file of an Output"):
@@ -239,7 +333,7 @@ class Output(Resource):
                         else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
                     )
                     hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
-            moving = field_pieces.FieldPieces(arrays, like, held, file, self.exchange)
+            moving = FieldPieces(arrays, like, held, file, self.exchange)
             self._pipeline(moving.pieces, moving)
             with self._one_error("writing the file of an Output"):
                 stack.pop_all().close()

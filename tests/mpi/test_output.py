@@ -15,7 +15,7 @@ from test_distarray import folder, made, splits, values
 import overlap
 from overlap import InputError, Output, RankError, RankLost, Runtime, SliceError
 from overlap.arrays import pieces
-from overlap.output import field_pieces
+from overlap.output.output import FieldPieces
 
 
 def field(shape, seed, dtype="f8"):
@@ -371,7 +371,7 @@ def test_a_rank_is_lost(comm, victim, tmp_path):
         def pack(*args):
             os.kill(os.getpid(), signal.SIGKILL)
 
-        field_pieces.FieldPieces.pack = pack
+        FieldPieces.pack = pack
     with pytest.raises(RankLost) as caught:
         while True:
             output.write({"u": values_of(rt.comm.source, 1)}, step=1, time=1)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.halo import remote_writes, traffic
-from overlap.halo.link_window import LinkWindow
+from overlap.halo.remote_writes import LinkWindow
 
 CELLS = 3  # of each rank
 
@@ -53,7 +53,7 @@ class OneProcess(LinkWindow):
 @pytest.fixture(scope="module", autouse=True)
 def polls():
     patch = pytest.MonkeyPatch()
-    patch.setattr("overlap.halo.link_window.polls_of", lambda comm: 20)
+    patch.setattr("overlap.halo.remote_writes.polls_of", lambda comm: 20)
     yield
     patch.undo()
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from overlap.output.transactions import changing, undo, undo_path
+from overlap.output.hdf5_file import changing, undo, undo_path
 
 FORMAT = ("v110", "v110")
 
