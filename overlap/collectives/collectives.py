@@ -1,9 +1,9 @@
-"""`Collectives`: mpi4py's names for collectives by remote writes."""
+"""`Collectives`: mpi4py's names for collectives by remote writes; `NodeCollectives`: those of an object on one node."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn, Self
 
@@ -21,6 +21,7 @@ from ..ranks.interrupts import held_signals
 from ..ranks.losses import detecting_loss, guarded
 from ..ranks.rendezvous import polls_of
 from ..ranks.resource import CollectiveContext, Telling
+from ..ranks.standalone_coordinator import StandaloneCoordinator
 from ..ranks.watchdog import Watchdog
 from . import calls, protocol
 from .combine import SUM, Op
@@ -488,3 +489,52 @@ def operation_number(op: Op | int | MPI.Op) -> int:
                 return int(number)
     given: Any = op
     return operator.index(given)
+
+
+class NodeCollectives:
+    """Collectives of an object, made anew after a failure elsewhere has ended them.
+
+    Parameters
+    ----------
+    coordinator : StandaloneCoordinator
+        The object's.
+    """
+
+    def __init__(self, coordinator: StandaloneCoordinator) -> None:
+        self._coordinator = coordinator
+        with coordinator.watching("making collectives") as comm:
+            self._made = Collectives(comm, deadline_s=coordinator.deadline_s)
+        self._made.holding.warning = None  # a part of the coordinator's object
+
+    @classmethod
+    def of(cls, coordinator: StandaloneCoordinator) -> Self | None:
+        """Make collectives; None if the ranks are on several nodes, or if there is only one rank (collective)."""
+        if coordinator.size == 1:
+            return None
+        made = cls(coordinator)
+        if made._made.nodes > 1:
+            made.free()
+            return None
+        return made
+
+    def call(self, collective: Callable[..., None], *arrays: np.ndarray) -> None:
+        """Call a method of `Collectives` (collective)."""
+        count = len(heard)
+        try:
+            collective(self._made, *arrays)
+        except RankError:
+            if not self._made._ended_elsewhere or len(heard) > count:
+                raise
+            # All ranks have raised this before, and do the same here.
+            self._made.close()
+            self._made = self._made._renewed(self._coordinator.comm)
+            self._made.holding.warning = None
+            collective(self._made, *arrays)
+
+    def fail(self, error: BaseException) -> None:
+        """End them on this rank alone, by an exception that leaves the object's block."""
+        self._made._fail_alone(error)
+
+    def free(self) -> None:
+        """Free them (collective)."""
+        self._made.close()

@@ -6,8 +6,7 @@ from .krylov import bicgstab, cg, faster_cg, pipecg
 from .matrix import Matrix
 from .minimal_residual import gmres, minres
 from .multigrid import Multigrid
-from .polynomial import Chebyshev
-from .preconditioners import BlockJacobi, Jacobi, Preconditioner
+from .preconditioners import BlockJacobi, Chebyshev, Jacobi, Preconditioner
 from .schwarz import AdditiveSchwarz
 from .solution import Solution
 

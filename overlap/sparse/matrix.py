@@ -17,6 +17,7 @@ from ..arrays.partition import block, length_of
 from ..arrays.reductions import exponent_of, float_times_power, times_power
 from ..checks import count_problem, mask_problem
 from ..collectives import Collectives
+from ..collectives.collectives import NodeCollectives
 from ..errors import InputError, repr_of
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
@@ -28,7 +29,6 @@ from ..ranks.objects import Described
 from ..ranks.resource import Calls, CollectiveContext, Telling, marked_call
 from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .kernels import ThreadPool
-from .node_collectives import NodeCollectives
 from .rows import TYPES, Rows, assembled, entries_problem, own_part, supported
 from .storage import Run, stored
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from test_collectives import all_seven as on_node
 from test_collectives import compiled_loop, many_rounds
 
-from overlap.collectives import Collectives, inter_node_transport
+from overlap.collectives import Collectives, nodes
 from overlap.collectives.chains import SENT
 from overlap.errors import RankError
 
@@ -80,9 +80,9 @@ def failed_start(comm):
     with pytest.raises(MPI.Exception if comm.rank == 0 else RankError, match=None if comm.rank == 0 else "rank 0"):
         for _ in range(3):
             fast.Barrier()
-    assert mine in inter_node_transport._abandoned
+    assert mine in nodes._abandoned
     fast.free()
-    assert mine not in inter_node_transport._abandoned
+    assert mine not in nodes._abandoned
 
 
 def without_the_communicator(comm):

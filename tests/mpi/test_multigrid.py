@@ -10,9 +10,9 @@ from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
 
 from overlap import Blocks, InputError
+from overlap.collectives.collectives import NodeCollectives
 from overlap.sparse import IC0, AdditiveSchwarz, Chebyshev, Jacobi, Matrix, Multigrid, cg, diffusion
 from overlap.sparse.cells import numbers_of
-from overlap.sparse.node_collectives import NodeCollectives
 
 GRIDS = {1: (1, 1, 1), 2: (2, 1, 1), 4: (2, 1, 2), 8: (2, 2, 2)}
 TOP = [(0, 1)]  # u = 0 on the high side of the first axis

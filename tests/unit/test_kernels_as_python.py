@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import bsr_array, csr_array, random_array
 
-from overlap.sparse import incomplete, kernels, polynomial, transfer
+from overlap.sparse import incomplete, kernels, multigrid, preconditioners
 
 ROWS = 13
 RNG = np.random.default_rng(3)
@@ -27,7 +27,7 @@ def python_of(module: Any) -> SimpleNamespace:
     return SimpleNamespace(**{name: one.py_func for name, one in vars(module).items() if hasattr(one, "py_func")})
 
 
-KERNELS, INCOMPLETE, POLYNOMIAL, TRANSFER = map(python_of, (kernels, incomplete, polynomial, transfer))
+KERNELS, INCOMPLETE, POLYNOMIAL, TRANSFER = map(python_of, (kernels, incomplete, preconditioners, multigrid))
 
 
 def vectors(count: int, dtype: str = "f8", shape: tuple[int, ...] = (ROWS,)) -> Any:
