@@ -30,7 +30,6 @@ An indented line is a part of the folder above it: it comes below the folder's m
     compat          other libraries' interfaces, on the transforms of this one
     tools           the parts of the command `overlap`
       signals       signals that end a command
-      picture       writing matplotlib's figures
       timeline      what every thread did: Chrome files, pictures, numbers
       slow          ranks that get only a part of their core
       dead_segments  shared memory that dead jobs have left
@@ -38,7 +37,6 @@ An indented line is a part of the folder above it: it comes below the folder's m
       launch        MPI jobs from the same environment
       values        values of options, read and checked
       options       options that several commands share
-      cache         settings that earlier plans have left for later ones
       bench         measurements and their reports
       scale         strong scaling: matrices of measurements, job scripts, figures
       predict       tables of the formulas and of simulations

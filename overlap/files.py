@@ -228,3 +228,17 @@ def user_folder() -> Path | None:
     with suppress(RuntimeError):  # no home folder
         return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "overlap"
     return None
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 130) -> None:
+    """Write a `matplotlib.figure.Figure` to a file, whole or not at all; the suffix chooses the format, by default PNG.
+
+    Raises
+    ------
+    ValueError
+        Matplotlib has no format for the suffix.
+    OSError
+        The file cannot be written.
+    """
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")

@@ -50,7 +50,7 @@ class Snapshot:
             if name not in self.hidden:
                 del sys.modules[name]
         sys.modules.update(self.modules)
-        if shared := sys.modules.get("overlap.compat.mpi4py_fft.shared"):
+        if shared := sys.modules.get("overlap.compat.kept_runtimes"):
             from mpi4py import MPI
 
             shared.SHARED.of(MPI.COMM_WORLD).close()

@@ -7,14 +7,13 @@ from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray, overlaps_itself
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
-from .layout import AxisSwap, Layout, box_shape, contiguous, offset
+from .layout import AxisSwap, LateBlocks, Layout, MessageBoxes, TransposeBlocks, box_shape, contiguous, moved, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .pieces import pieces_on
 from .placed import placed_as
 from .redistribution import gather, scatter
 from .stages import StageAxes, axis_names, ffts_along, stages
 from .topology import coordinates, same_ranks, subcomms
-from .transpose_geometry import LateBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, checked_shares, combined, shares
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays.weights import integers as integers
 from ..errors import repr_of as shown
-from .engine.kinds import KINDS, REAL_KINDS
+from .engine.axis import KINDS, REAL_KINDS
 
 ORDERS = ("natural", "transposed")
 NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}

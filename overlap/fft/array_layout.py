@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..arrays import Weights
 from ..checks import choice_problem
 from .arguments import ORDERS, integers, shown
-from .engine.kinds import REAL_KINDS
+from .engine.axis import REAL_KINDS
 from .function import dealias_problem
 
 SIDES = ("real", "spectrum")

@@ -20,8 +20,8 @@ from ..arrays import (
     scatter,
 )
 from ..errors import InputError
+from .engine.axis import REAL_KINDS
 from .engine.fftw import empty
-from .engine.kinds import REAL_KINDS
 
 
 class ArraySpec:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrays import Weights
 from ..arrays.weights import ROUND_S, ROUNDS
-from ..timing.turns import seconds_of
+from ..timing import seconds_of
 from .planning.candidates import Tunable
 from .planning.tournament import median_seconds, on_trial, seconds
 

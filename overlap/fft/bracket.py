@@ -40,10 +40,10 @@ from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
-from .engine.buffers import ArrayReference
 from .engine.fftw import fast_length, zeros
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets, exchanging_stages
 from .engine.plane_composition import ONE, SlotBuffers
+from .engine.program import ArrayReference
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
 from .engine.tasks import Task

@@ -23,8 +23,8 @@ from ..arrays import DistArray
 from ..compiled.memory import address_of
 from ..runtime.plan_call import CallKind, PlanCall
 from .array_spec import ArraySpec
-from .engine.buffers import ArrayReference
 from .engine.fftw import REQUIRED_ALIGNMENT, empty
+from .engine.program import ArrayReference
 from .engine.schedule import Schedules, addresses_of
 from .planning.settings import Settings
 

@@ -12,11 +12,11 @@ from numpy.typing import DTypeLike
 
 from ..arrays import AxisSwap, Layout
 from ..arrays.exchange import travelling
+from ..arrays.stages import Route, for_stages
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis
-from .engine.route import Route, for_stages
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
 from .fourier import FourierPlan, mode_numbers
 from .function import Dealias, Function

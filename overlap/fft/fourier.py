@@ -32,20 +32,17 @@ from .arguments import (
 )
 from .array_layout import SIDES, ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
-from .engine.axis import Axis, axes_of, modes_dtype
+from .engine.axis import REAL_KINDS, Axis, Direction, axes_of, modes_dtype, period_of
 from .engine.fftw import zeros
-from .engine.kinds import REAL_KINDS, period_of
-from .engine.route import Direction
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
-from .field_composition import FieldComposition
 from .function import Dealias, Function, dealias_problem, fine_points
 from .on_runtime import PlanComm, of_plan
 from .operators import SpectralOperators, lengths_problem
 from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
-from .pointwise import Pointwise
+from .pointwise import FieldComposition, Pointwise
 from .transform import FieldTransform, Transform
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import integers
-from .engine.kinds import REAL_KINDS
+from .engine.axis import REAL_KINDS
 
 SPECIAL = ("out", "index", "rows")  # parameters that are not fields
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import DistArray
 from ..errors import InputError
 from ..ranks.objects import Described
-from .engine.kinds import REAL_KINDS
+from .engine.axis import REAL_KINDS
 
 MOST_ORDER = 64  # largest order of a derivative
 

@@ -28,8 +28,8 @@ from ..runtime import AsyncComm, Load, Runtime
 from ..runtime.plan_call import CallKind
 from .array_spec import ArraySpec
 from .call import Call, Configuration, ResultMemory, key_of, natural_parts
-from .engine.buffers import ArrayReference, on_lines
 from .engine.fftw import address_of, zeros
+from .engine.program import ArrayReference, on_lines
 from .engine.schedule import Schedule
 from .engine.staged import StagedTransform
 from .engine.steps import AnyStep, staggered

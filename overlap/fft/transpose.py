@@ -32,9 +32,8 @@ from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
-from .engine.buffers import ArrayReference
 from .engine.message import starts_of
-from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET
+from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET, ArrayReference
 from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, Call, Exchange, Run
 from .on_runtime import OnRuntime, PlanComm, of_plan

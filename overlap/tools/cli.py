@@ -18,13 +18,16 @@ from typing import Any
 
 from ..errors import InputError, LinksUnavailable
 from ..fft.engine.library import newer_on_system
+from ..fft.planning import tuning_file
+from ..files import CACHE_VARIABLE, user_folder
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import cache, dead_segments, launch, links, options, signals, timeline, values
+from . import dead_segments, launch, links, options, signals, timeline, values
 from .advise import commands as advise
 from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
 from .bench.table import place, ranges, title
+from .options import adder
 from .predict import (
     closed_forms,
     draw,
@@ -36,6 +39,36 @@ from .predict import (
     write_json,
 )
 from .scale import commands as scale
+
+
+def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
+    """Add ``show`` and ``clear`` to the parser of `overlap cache`."""
+    add = adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    add("show", _show_kept, "list the settings that are kept, by plan", "overlap cache show", one_rank=True)
+    add("clear", _clear_kept, "remove all settings that are kept", "overlap cache clear", one_rank=True)
+
+
+def _show_kept(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    place = user_folder()
+    if place is None:
+        print(f"nothing is kept: {CACHE_VARIABLE} is empty, or there is no home")
+        return
+    print(place)
+    for path, entry in tuning_file.cached():
+        if entry is None:
+            print(f"{path.name}: damaged, counts as missing")
+            continue
+        plan, machine = entry["plan"], entry["machine"]
+        what = " ".join(str(plan[name]) for name in ("kind", "shape", "dtype", "axes") if name in plan)
+        print(f"{what}: {machine['hosts']} host(s), {machine['ranks_per_host']} rank(s) each, {machine['mpi']}")
+        for name, kept in entry["transforms"].items():
+            print(f"  {name}: {tuning_file.settings_of(kept)[0]}")
+        print(f"  wisdom: {len(entry['wisdom'].splitlines())} lines")
+
+
+def _clear_kept(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    print(f"{tuning_file.clear()} file(s) removed")
+
 
 UNREAD = 128 + signal.SIGPIPE
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
@@ -207,7 +240,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     bench.add_commands(add)
-    cache.add_commands(
+    _add_cache_commands(
         add("cache", None, "show or clear the settings that plans have kept for later plans", "overlap cache show")
     )
     scale.add_commands(

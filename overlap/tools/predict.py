@@ -14,7 +14,6 @@ from .. import files
 from ..errors import InputError
 from ..timing import model
 from ..timing.simulate import Machine, Options, Prediction, Program, Workload, predict
-from . import picture
 from .bench.table import markdown
 
 CHUNKS = tuple(2**k for k in range(11))  # numbers of slices per message that are tried if none is given
@@ -127,7 +126,7 @@ def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("seconds")
         axes.legend(fontsize=8)
-    picture.save(figure, path, dpi=110)
+    files.save_figure(figure, path, dpi=110)
 
 
 # --- simulation -----------------------------------------------------------------------------------
@@ -335,4 +334,4 @@ def draw(series: Mapping[str, Sequence[Row]], path: str | os.PathLike[str], titl
     time.set_yscale("log")
     gain.axhline(1.0, color="k", lw=0.5)
     figure.suptitle(title, fontsize=10)
-    picture.save(figure, path, dpi=110)
+    files.save_figure(figure, path, dpi=110)

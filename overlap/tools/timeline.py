@@ -21,7 +21,6 @@ from typing import Any
 from .. import files
 from ..errors import InputError
 from ..runtime.trace import CALLS, KINDS, Span, display_order
-from . import picture
 
 # Okabe-Ito blue and orange, which differ for every common colour blindness and in grey.
 _COLOURS = {"compute": "#0072B2", "communicate": "#E69F00", "call": "#ADB5BD"}
@@ -511,4 +510,4 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         borderpad=0.2,
         handlelength=1.2,
     )
-    picture.save(figure, path, dpi=150)
+    files.save_figure(figure, path, dpi=150)

@@ -10,7 +10,7 @@ warnings.simplefilter("ignore")  # Dedalus'
 import dedalus.public as d3
 
 from overlap.compat import dedalus as ours
-from overlap.compat.dedalus.climbs import Climb, climbs_of
+from overlap.compat.dedalus.hooks import Climb, climbs_of
 
 logging.disable(logging.INFO)
 SIZES = (12, 8, 10)

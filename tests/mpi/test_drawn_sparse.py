@@ -12,7 +12,7 @@ from scipy.sparse import linalg
 
 from overlap import Halo
 from overlap.sparse import IC0, AdditiveSchwarz, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
-from overlap.tools.bench.products import NotHidden
+from overlap.tools.bench.solvers import NotHidden
 
 RUNS = pytest.mark.parametrize(
     "ranks, mpi, count",

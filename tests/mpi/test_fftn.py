@@ -10,7 +10,7 @@ from truth import wide
 
 import overlap
 from overlap import FFTN, InputError
-from overlap.fft.engine.kinds import KINDS
+from overlap.fft.engine.axis import KINDS
 from overlap.fft.engine.six_step import next_lengths, two_factors
 
 QUICK = {"effort": "estimate"}

@@ -9,7 +9,7 @@ from marks import on_ranks
 
 from overlap import InputError
 from overlap.sparse import Jacobi, cg, faster_cg, pipecg
-from overlap.tools.bench import products, solvers
+from overlap.tools.bench import solvers
 
 
 @on_ranks(2)
@@ -35,9 +35,9 @@ def test_records(comm):
 @on_ranks(2)
 def test_late_sums(comm):
     """Plain iterations wait for two late sums, pipelined ones hide one; the numbers are those of the matrix itself."""
-    with products.springs(comm, (4, 3, 5)) as A:
+    with solvers.springs(comm, (4, 3, 5)) as A:
         b, M, delay_s = np.ones(A.vector()[1].shape), Jacobi(A), 0.02
-        late = products.LateSums(A, delay_s)
+        late = solvers.LateSums(A, delay_s)
         for solver in (cg, pipecg):
             right, found = solver(A, b, rtol=1e-8, M=M), solver(late, b, rtol=1e-8, M=M)
             np.testing.assert_array_equal(found.residuals, right.residuals)
@@ -52,16 +52,16 @@ def test_late_sums(comm):
 @on_ranks(2)
 def test_springs(comm):
     """The lattice's matrix is symmetric, positive definite, and the same however it is stored and multiplied."""
-    with products.springs(comm, (4, 3, 5)) as A:
+    with solvers.springs(comm, (4, 3, 5)) as A:
         dense = A.to_scipy().toarray()
         assert (dense == dense.T).all() and np.linalg.eigvalsh(dense)[0] > 0
         x = np.random.default_rng(1).random((60, 3))
         expected, mine = (dense @ x.reshape(-1)).reshape(60, 3)[A.rows], x[A.rows]
         assert A.storage == "symmetric blocks"
-        np.testing.assert_allclose(products.NotHidden(A) @ mine, expected, rtol=1e-12)
+        np.testing.assert_allclose(solvers.NotHidden(A) @ mine, expected, rtol=1e-12)
         iterations = cg(A, mine, rtol=1e-8, M=Jacobi(A)).iterations
-        for kind, storage in ((products.StoredByRows, "rows"), (products.Listed, "index lists")):
-            with products.springs(comm, (4, 3, 5), kind) as other:
+        for kind, storage in ((solvers.StoredByRows, "rows"), (solvers.Listed, "index lists")):
+            with solvers.springs(comm, (4, 3, 5), kind) as other:
                 assert other.storage == storage
                 np.testing.assert_allclose(other @ mine, expected, rtol=1e-12)
                 assert cg(other, mine, rtol=1e-8, M=Jacobi(A)).iterations == iterations

@@ -8,7 +8,7 @@ import pytest
 from overlap.timing import model
 from overlap.timing.simulate import Machine
 from overlap.tools.advise import records
-from overlap.tools.advise.contents import nbytes
+from overlap.tools.advise.calls import nbytes
 from overlap.tools.advise.estimate import estimate, times_of
 from overlap.tools.advise.matching import match
 from overlap.tools.advise.records import Communicator, RankRecord, Site

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from marks import exhaustive
 
 from overlap.compiled.execute import execute
-from overlap.fft.engine.axis import Axis
+from overlap.fft.engine.axis import Axis, Direction
 from overlap.fft.engine.fftw import zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import SOURCE, TARGET, CompiledProgram, View
-from overlap.fft.engine.route import Direction
 from overlap.fft.engine.six_step import next_lengths, two_factors
 from overlap.fft.engine.sweep_in_place import SweepInPlace
 

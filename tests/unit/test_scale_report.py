@@ -12,7 +12,7 @@ from overlap.errors import InputError
 from overlap.tools import cli
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, pooled
-from overlap.tools.scale import figures, merge, run, scaling_report
+from overlap.tools.scale import commands, scaling_report
 
 MODES = ("off", "block", "poll", "auto")
 
@@ -59,7 +59,7 @@ def record(ranks, *, C=0.120, T=0.080, workers=4, link="2gbit", rounds=3, modes=
 def test_rounds_of_one_point_are_pooled(tmp_path):
     a = written(tmp_path / "a.json", record(2, C=0.1), record(4))
     b = written(tmp_path / "b.json", record(2, C=0.2), record(1))
-    records, notes, sources = merge.merge([a, b])
+    records, notes, sources = scaling_report.merge([a, b])
     assert [found["ranks"] for found in records] == [1, 2, 4] and notes == []
     both = records[1]
     assert both["rounds"] == 6 and both["seconds"]["C"][:3] == pytest.approx([0.1, 0.09, 0.11])
@@ -75,20 +75,20 @@ def test_one_record_pooled_is_itself():
 
 
 def test_links_and_threads_are_not_mixed():
-    records = merge.pool([record(2), record(2, workers=2), record(2, link="shm"), record(1)])
+    records = scaling_report.pool([record(2), record(2, workers=2), record(2, link="shm"), record(1)])
     assert [(found["link"], found["workers"], found["ranks"]) for found in records] == [
         ("shm", 4, 2),
         ("2gbit", 2, 2),
         ("2gbit", 4, 1),
         ("2gbit", 4, 2),
     ]
-    assert [len(panel) for panel in merge.panels(records)] == [1, 1, 2]
+    assert [len(panel) for panel in scaling_report.panels(records)] == [1, 1, 2]
 
 
 def test_a_part_and_differences_are_said(tmp_path):
     a = written(tmp_path / "a.json", record(2), complete=False)
     b = written(tmp_path / "b.json", record(4), commit="abc", notes=["no links of 9gbit"])
-    notes = merge.merge([a, b])[1]
+    notes = scaling_report.merge([a, b])[1]
     assert notes[0] == f"{a} is incomplete: its run did not end"
     assert notes[1] == "no links of 9gbit" and "several commits: " in notes[2]
 
@@ -153,7 +153,7 @@ def test_other_work_is_refused(work, tmp_path):
     a = written(tmp_path / "a.json", record(2))
     b = written(tmp_path / "b.json", record(4, **work))
     with pytest.raises(InputError, match="expected reports of the same work, received .*b.json"):
-        merge.merge([a, b])
+        scaling_report.merge([a, b])
 
 
 def test_missing_matplotlib_is_said(tmp_path, monkeypatch, capsys):
@@ -172,7 +172,7 @@ def curves(name, panel):
 
     axes = Figure().subplots()
     ranks = [found["ranks"] for found in panel]
-    figures.FIGURES[name](axes, panel, ranks, [mode for mode in MODES if panel[0][f"{mode}_s"]])
+    scaling_report.FIGURES[name](axes, panel, ranks, [mode for mode in MODES if panel[0][f"{mode}_s"]])
     handles, labels = axes.get_legend_handles_labels()
     return {label: list(getattr(handle, "lines", [handle])[0].get_ydata()) for handle, label in zip(handles, labels)}
 
@@ -239,6 +239,6 @@ def test_threads_that_outnumber_cores_are_said():
 
 
 def test_schedulers_are_recognised():
-    assert run.scheduler_job({}) is None
-    assert run.scheduler_job({"PJM_JOBID": "7"}) == {"scheduler": "pjm", "id": "7"}
-    assert run.scheduler_job({"SLURM_JOB_ID": "8"}) == {"scheduler": "slurm", "id": "8"}
+    assert commands.scheduler_job({}) is None
+    assert commands.scheduler_job({"PJM_JOBID": "7"}) == {"scheduler": "pjm", "id": "7"}
+    assert commands.scheduler_job({"SLURM_JOB_ID": "8"}) == {"scheduler": "slurm", "id": "8"}

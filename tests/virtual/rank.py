@@ -17,8 +17,7 @@ import loop_model
 import numpy as np
 from loop_model import CALLS, CONTROL, words
 
-from overlap.timing.simulate.machine import Machine
-from overlap.timing.simulate.run_options import Options
+from overlap.timing.simulate.machine import Machine, Options
 from overlap.timing.simulate.simulated_program import Program
 
 from .clock import Clock

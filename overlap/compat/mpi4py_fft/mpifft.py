@@ -21,13 +21,12 @@ from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...arrays.exchange import exchange_problem, travelling
+from ...arrays.stages import for_stages
 from ...checks import number_problem
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
-from ...fft.engine.axis import dtype_after, modes_dtype
-from ...fft.engine.kinds import period_of
-from ...fft.engine.route import Direction, for_stages
+from ...fft.engine.axis import Direction, dtype_after, modes_dtype, period_of
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.planning.plan_cache import PlanCache
@@ -38,14 +37,12 @@ from ...ranks.holding import Holding, free_dropped
 from ...ranks.interrupts import holding_signals
 from ...ranks.objects import Described
 from ...ranks.resource import Calls, marked_call
-from .blocking_transform import Transform
+from ..kept_runtimes import SHARED, Shared
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms
 from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
-from .pfft_route import dimensions_of, route_of
-from .pipelined import OwnArrays, PipelinedTransform
-from .request import EFFORTS, Axes, TransformRequest, check_supported, has_pipeline, understood
-from .shared import SHARED, Shared
+from .request import EFFORTS, Axes, TransformRequest, check_supported, dimensions_of, has_pipeline, route_of, understood
+from .transform import OwnArrays, PipelinedTransform, Transform
 
 DEADLINE_S = 600.0
 

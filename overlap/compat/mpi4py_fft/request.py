@@ -1,21 +1,24 @@
-"""The arguments of a `PFFT`, checked and converted."""
+"""The arguments of a `PFFT`, checked and converted; its process grid, and its route through its exchanges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ...arrays import AxisSwap, Layout
+from ...arrays.stages import Route
 from ...checks import WAITS
 from ...errors import InputError, repr_of
 from ...fft.arguments import DTYPES
-from ...fft.engine.axis import Axis
-from ...fft.engine.kinds import REAL_KINDS
+from ...fft.engine.axis import REAL_KINDS, Axis
+from ...runtime import Runtime
 from .distarray import DistArray
 from .fftw import dctn, dstn, get_fftw_lib, idctn, idstn
 from .libfft import BACKENDS, PADDED, Padding, Pair, Transforms
@@ -302,3 +305,55 @@ def _check_whole(axes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
                 f"expected every group of axes to be whole when it is transformed, "
                 f"received {axes}, with {dims} ranks per axis at group {group}"
             )
+
+
+def dimensions_of(
+    runtime: Runtime, comms: Sequence[MPI.Comm]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the dimensions of the ranks' grid (collective, except for a `Subcomm`, whose ranks have a known order).
+
+    Returns
+    -------
+    axes, grid, coordinates : tuple of int
+        Axis and size of every dimension with more than one rank, and this rank's coordinate; that of the first
+        dimension varies fastest with the rank.
+    """
+    split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
+    sizes = [comm.size for comm in comms]
+    all_coordinates = (
+        list(np.ndindex(*sizes))
+        if isinstance(comms, Subcomm)
+        else runtime.coordinator.allgather([comm.rank for comm in comms])
+    )
+    for order in permutations(split):
+        grid = tuple(sizes[axis] for axis in order)
+        if all(
+            rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int)) for dimension, axis in enumerate(order))
+            for rank, where in enumerate(all_coordinates)
+        ):
+            coordinates = all_coordinates[runtime.comm.rank]
+            return order, grid, tuple(coordinates[axis] for axis in order)
+    raise InputError(
+        f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, received {sizes} ranks per axis"
+    )
+
+
+def route_of(groups: Sequence[Sequence[int]], layout: Layout, padded: set[int]) -> tuple[Route, Layout]:
+    """Return the forward route, in the form of `arrays.stages`, and the layout at its end.
+
+    A padded axis is alone in its group. None separates groups without an exchange.
+    """
+    route: Route = [()]
+    aligned = groups[-1][-1] + 1
+    for group in reversed(groups):
+        axis = group[-1] + 1
+        if layout.splits[axis] is not None:
+            transpose = AxisSwap(axis, aligned)
+            layout = layout.transposed(transpose)
+            route += [transpose, ()]
+        aligned = axis
+        for axis in (axis + 1 for axis in reversed(group)):
+            if route[-1] and padded & {axis, *route[-1]}:
+                route += [None, ()]
+            route[-1] += (axis,)
+    return route, layout

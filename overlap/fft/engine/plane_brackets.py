@@ -25,13 +25,12 @@ from ...compiled import CFunction
 from ...compiled.execute import execute
 from ...compiled.memory import address_of, pointer
 from ...runtime import worker_index
-from .buffers import ArrayReference
+from .axis import Direction
 from .fftw import ALIGNMENT
 from .lines import LineTransform
 from .message import WireFormat
 from .plane_composition import ONE, PlaneComposition, SlotBuffers
-from .program import ASIDE, SCRATCH, SOURCE, TARGET, CompiledProgram, View, assemble
-from .route import Direction
+from .program import ASIDE, SCRATCH, SOURCE, TARGET, ArrayReference, CompiledProgram, View, assemble
 from .stage import Place, SourceArray, Stage
 from .steps import AnyStep, Run
 from .tasks import Task

@@ -19,9 +19,9 @@ from ...compiled.mpi import handle_of
 from ...runtime.loop import words as w
 from ...runtime.plan_call import CallKind, PlanCall
 from ...runtime.requests.requests import TakeTurn, WaitForSlices
-from .buffers import ArrayReference
 from .fftw import REQUIRED_ALIGNMENT
 from .message import Message
+from .program import ArrayReference
 from .steps import Call, Exchange, Run, Split
 
 KINDS = 8  # kinds of arrays whose schedules are kept

@@ -13,11 +13,10 @@ import numpy as np
 
 from ...arrays import Layout, StageAxes, TransposeBlocks, block, box_shape, length_of
 from ...arrays.layout import Box
-from .axis import Axis, dtype_after
+from .axis import Axis, Direction, dtype_after
 from .fftw import REQUIRED_ALIGNMENT
 from .message import Message, WireFormat, points, write_unpacking
 from .program import RECEIVE, SEND, SOURCE, CompiledProgram, View
-from .route import Direction
 from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace

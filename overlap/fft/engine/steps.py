@@ -16,8 +16,7 @@ import numpy as np
 from ...compiled.execute import execute
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
-from .buffers import ArrayReference
-from .program import SCRATCH
+from .program import SCRATCH, ArrayReference
 
 if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation

@@ -9,11 +9,10 @@ import numpy as np
 
 from ...arrays import block, box_shape, length_of
 from ...arrays.layout import Box
-from .axis import Axis
+from .axis import Axis, Direction
 from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
 from .program import SCRATCH, CompiledProgram, View
-from .route import Direction
 from .sweep import AT_ONCE, common, cuts_of
 
 HOT_NBYTES = 128 * 1024  # bytes of a block that is transformed in the array

@@ -16,8 +16,7 @@ represents all; the result is the same as if each of them were simulated. Otherw
 """
 
 from ...ranks.objects import old_names
-from .machine import Machine
-from .run_options import Options
+from .machine import Machine, Options
 from .simulated_program import WORKLOADS, Program, SimulatedTransfer, Workload
 from .simulation import Prediction, Result, predict, simulate
 

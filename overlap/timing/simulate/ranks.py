@@ -33,8 +33,7 @@ from ...compiled.memory import words
 from ...runtime.loop import words as w
 from ...runtime.loop.loop import TEST_NS
 from ...runtime.loop.rule import all_ended, begin_slots, comes_to, give_back, may_issue, pass_item, take, take_ready
-from .machine import Machine
-from .run_options import Options
+from .machine import Machine, Options
 from .simulated_program import Program
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from ...errors import InputError
 from .. import model
-from .machine import Machine
+from .machine import Machine, Options
 from .ranks import run
-from .run_options import Options
 from .simulated_program import Program
 
 

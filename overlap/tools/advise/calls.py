@@ -13,32 +13,140 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from .contents import nbytes
-from .operations import (
-    BUFFERS,
-    COLLECTIVES,
-    COMPLETED,
-    CREATIONS,
-    OF_NO_RANK,
-    OF_SEVERAL,
-    PICKLED_ROOTS,
-    RECEIVES,
-    ROOTS,
-    SENDS,
-)
+import numpy as np
+
 from .recorder import Arguments, Recorder, like
 from .records import (
+    ALL,
     COMPLETION,
     END,
+    FROM_ROOT,
     LOCAL,
+    NEIGHBOURS,
     PART,
+    PREFIX,
     RECEIVE,
     SEND,
     SITE,
     START,
+    TO_ROOT,
     UNKNOWN,
 )
-from .replacing import replacing
+
+
+class _Replacing(type):
+    """The type of classes that stand in place of mpi4py's: they are equal to these, and have the same instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__dict__.get("_original", ())) or super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, cls.__dict__.get("_original", ())) or super().__subclasscheck__(subclass)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__dict__.get("_original", cls)
+
+    def __hash__(cls) -> int:
+        return type.__hash__(cls.__dict__.get("_original", cls))
+
+
+def replacing(base: type, slots: tuple[str, ...], methods: dict[str, Any]) -> type:
+    """Make a class that stands in place of one of mpi4py's."""
+    own = {"__module__": base.__module__, "__doc__": base.__doc__, "__slots__": slots, "_original": base}
+    return _Replacing(base.__name__, (base,), own | methods)
+
+
+# Collectives by the ranks for which they wait, and the position of the root among their arguments.
+COLLECTIVES = {
+    **dict.fromkeys(("Barrier", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Allreduce"), ALL),
+    **dict.fromkeys(("Reduce_scatter_block", "Reduce_scatter"), ALL),
+    **dict.fromkeys(("Bcast", "Scatter", "Scatterv"), FROM_ROOT),
+    **dict.fromkeys(("Gather", "Gatherv", "Reduce"), TO_ROOT),
+    **dict.fromkeys(("Scan", "Exscan"), PREFIX),
+    **dict.fromkeys((f"Neighbor_{name}" for name in ("allgather", "allgatherv")), NEIGHBOURS),
+    **dict.fromkeys((f"Neighbor_{name}" for name in ("alltoall", "alltoallv", "alltoallw")), NEIGHBOURS),
+}
+ROOTS = {"Bcast": 2, "Gather": 3, "Gatherv": 3, "Scatter": 3, "Scatterv": 3, "Reduce": 4}
+PICKLED_ROOTS = {"bcast": 2, "gather": 2, "scatter": 2, "reduce": 3}
+SENDS = ("Send", "Bsend", "Ssend", "Rsend")
+RECEIVES = (  # positions of the status and of the source
+    *(("Recv", 4, 2), ("recv", 4, 2)),
+    *(("Sendrecv", 7, 5), ("sendrecv", 7, 5), ("Sendrecv_replace", 6, 4)),
+)
+CREATIONS = {
+    **dict.fromkeys(("Dup", "Dup_with_info", "Clone", "Create", "Split", "Split_type", "Sub"), ALL),
+    **dict.fromkeys(("Create_cart", "Create_graph", "Create_dist_graph_adjacent", "Create_dist_graph"), ALL),
+    **dict.fromkeys(("Create_group", "Create_intercomm", "Merge", "Shrink"), LOCAL),  # not all ranks, or not in order
+    **dict.fromkeys(("Spawn", "Spawn_multiple", "Accept", "Connect"), LOCAL),
+}
+OF_NO_RANK = ("Probe", "Mprobe", "probe", "mprobe")
+BUFFERS = ("sendbuf", "buf", "recvbuf")
+
+# Which of the requests a call has completed, by what it has returned.
+COMPLETED: dict[str, Callable[[Any, Any], Any]] = {
+    "Wait": lambda requests, result: requests,
+    "wait": lambda requests, result: requests,
+    "Test": lambda requests, result: requests if result else (),
+    "test": lambda requests, result: requests if result[0] else (),
+    "Waitall": lambda requests, result: requests,
+    "waitall": lambda requests, result: requests,
+    "Testall": lambda requests, result: requests if result else (),
+    "testall": lambda requests, result: requests if result[0] else (),
+    "Waitany": lambda requests, result: _at(requests, [result]),
+    "waitany": lambda requests, result: _at(requests, [result[0]]),
+    "Testany": lambda requests, result: _at(requests, [result[0]]) if result[1] else (),
+    "testany": lambda requests, result: _at(requests, [result[0]]) if result[1] else (),
+    "Waitsome": lambda requests, result: _at(requests, result or ()),
+    "waitsome": lambda requests, result: _at(requests, result[0] or ()),
+    "Testsome": lambda requests, result: _at(requests, result or ()),
+    "testsome": lambda requests, result: _at(requests, result[0] or ()),
+}
+OF_SEVERAL = {name for name in COMPLETED if name[4:]} | {"Startall"}  # methods of the class
+
+
+def _at(requests: Any, indices: Any) -> list[Any]:
+    return [requests[index] for index in indices if 0 <= index < len(requests)]
+
+
+def nbytes(message: Any) -> int:
+    """Count the bytes of a buffer as mpi4py takes it: an object with a buffer, or a list of it, counts and types.
+
+    Parameters
+    ----------
+    message : object
+
+    Returns
+    -------
+    int
+    """
+    if not isinstance(message, (list, tuple)):
+        if message is None:
+            return 0
+        return int(message.nbytes if hasattr(message, "nbytes") else memoryview(message).nbytes)
+    buffer, *rest = message
+    types: Any = rest.pop() if rest and _is_type(rest[-1]) else None
+    counts: Any = rest[0] if rest else None
+    if isinstance(counts, tuple):
+        counts = counts[0]  # (counts, displacements)
+    if counts is None:
+        return sum(map(_size, types)) if _is_sequence(types) else nbytes(buffer)  # one item of each type
+    if _is_sequence(types):
+        return sum(int(count) * _size(each) for count, each in zip(counts, types))
+    size = memoryview(buffer).itemsize if types is None else _size(types)
+    return (counts if isinstance(counts, int) else int(sum(counts))) * size
+
+
+def _is_type(value: Any) -> bool:
+    return hasattr(value, "Get_size") or isinstance(value, str) or (_is_sequence(value) and _is_type(value[0]))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray)) and len(value) > 0
+
+
+def _size(datatype: Any) -> int:
+    return np.dtype(datatype).itemsize if isinstance(datatype, str) else int(datatype.Get_size())
+
 
 _NAMED = ("COMM_WORLD", "COMM_SELF")
 LONGEST_PAUSE_S = 1e-5  # between two calls of `Test` that count as one wait

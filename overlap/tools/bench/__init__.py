@@ -8,6 +8,7 @@ On every rank, lowest first:
     peer       mpi4py-fft on the same job
     measure    interleaved rounds of one case, on the ranks of a communicator
     machine    a machine in a few numbers, for the simulation
+    solvers    halos and sparse solvers, beside loops by hand and PETSc
     record     from measured times to a record
     rank       what a rank does when it is told to measure; `python -m overlap.tools.bench SPEC`
 
@@ -16,7 +17,7 @@ In the process of the command:
     report     records and on what they were measured, as a file
     table      records in words and as tables
     session    starts ranks and collects their records
-    reference  the C program of a checkout on the same job
-    demo, commands
+    demo       `overlap demo`
+    commands   arguments, and what they call; the C program of a checkout on the same job
     pages      benchmarks that are programs of their own: those of the repository's folder `bench`
 """

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from ...fft import FFT2, FFT3, Bracket
 from ...fft.arguments import kinds_of
-from ...fft.engine.bare_speed import bare_fft_seconds, sweep_seconds
+from ...fft.engine.lines import bare_fft_seconds, sweep_seconds
 
 
 class Size(Protocol):

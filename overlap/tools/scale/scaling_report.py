@@ -1,4 +1,10 @@
-"""`overlap scale report`: merges reports of one piece of work into a table, three figures and a page."""
+"""`overlap scale report`: merges reports of one piece of work into a table, three figures and a page.
+
+The figures show time, acceleration and gain over the number of ranks, as in the GKV application note on hiding MPI
+communication with OpenMP threads. Beside the measured times stand the model's values for C and T measured at the same
+point: C + T without overlap, C + T/N with a communicator that takes a core (T if that is larger), and the bound
+max(C, T). There is a panel for each kind of link and number of workers.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,95 @@ import html
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from ... import files
+from ...errors import InputError
+from ...timing import model
+from ..bench import report as reports
 from ..bench import table as tables
-from ..bench.record import Record
+from ..bench.cases import MODES
+from ..bench.record import Record, pooled
 from ..bench.record import warnings as record_warnings
 from ..bench.session import need
-from .figures import FIGURES, draw
-from .merge import caption, merge, panels
+from ..bench.table import work
+
+
+def merge(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Record], list[str], list[dict[str, Any]]]:
+    """Read reports and pool their cases.
+
+    Returns
+    -------
+    records : list of dict
+        One for each link, number of workers and number of ranks, in this order.
+    notes : list of str
+        Remarks for the reader.
+    sources : list of dict
+        The reports, without their cases, with their ``file``.
+
+    Raises
+    ------
+    InputError
+        A file is no complete report of this version, or the reports are of different work.
+    OSError
+    """
+    contents = {str(path): reports.read(path) for path in paths}
+    works: dict[str, str] = {}
+    records: list[Record] = []
+    notes: list[str] = []
+    for path, content in contents.items():
+        for record in content["cases"]:
+            works.setdefault(tables.work(record), path)
+            records.append(record)
+        if not content["complete"]:
+            notes.append(f"{path} is incomplete: its run did not end")
+        notes += content["notes"]
+    if len(works) > 1:
+        raise InputError(
+            "expected reports of the same work, received "
+            + "; ".join(f"{work} in {path}" for work, path in works.items())
+        )
+    if not records:
+        raise InputError(f"expected reports with cases, received none in {', '.join(contents)}")
+    for what, read in (
+        ("machines", lambda content: content["machine"]["cpu"]),
+        ("commits", lambda content: content["commit"]),
+        ("MPI libraries", lambda content: (content["mpi"] or {}).get("library")),
+    ):
+        if len(distinct := sorted({str(read(content)) for content in contents.values()})) > 1:
+            notes.append(f"the reports are of several {what}: {', '.join(distinct)}")
+    sources = [
+        {"file": path} | {key: value for key, value in content.items() if key != "cases"}
+        for path, content in contents.items()
+    ]
+    return pool(records), notes, sources
+
+
+def pool(records: Sequence[Record]) -> list[Record]:
+    """Make one record per point of the matrix, sorted by link, workers and ranks."""
+    records = sorted(records, key=lambda record: (*_panel(record), record["ranks"]))
+    return [
+        pooled(list(same))
+        for _, same in groupby(records, key=lambda record: (*_panel(record), record["ranks"], record["modes"]))
+    ]
+
+
+def _panel(record: Record) -> tuple[bool, str, int]:
+    return record["link"] != "shm", record["link"], record["workers"]
+
+
+def panels(records: Sequence[Record]) -> list[list[Record]]:
+    """Group the records of each link and number of workers, by growing numbers of ranks."""
+    return [list(same) for _, same in groupby(records, key=_panel)]
+
+
+def caption(record: Record) -> str:
+    """Return the caption of a panel."""
+    return f"{tables.place(record)}, N = {record['workers']} worker(s) per rank"
+
 
 # --- the table ------------------------------------------------------------------------------------
 
@@ -191,3 +275,93 @@ def report(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str])
     paths.append(folder / "report.html")
     files.write(paths[-1], page(records, notes, sources, pictures))
     show(records, notes, paths)
+
+
+_COLOURS = {"off": "tab:red", "block": "tab:orange", "poll": "tab:blue", "auto": "tab:green"}
+_WORDS = {"off": "no overlap", "block": "blocking calls", "poll": "polling", "auto": "automatic"}
+
+
+def _times(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
+    for mode in modes:
+        median = [1e3 * record[f"{mode}_s"] for record in panel]
+        spread = [record["spread"][mode] for record in panel]
+        error = [
+            [value - 1e3 * low for value, (low, _) in zip(median, spread)],
+            [1e3 * high - value for value, (_, high) in zip(median, spread)],
+        ]
+        axes.errorbar(ranks, median, yerr=error, marker="o", capsize=3, color=_COLOURS[mode], label=_WORDS[mode])
+    for words, style, value in (
+        ("C + T", ":", lambda record: record["C_s"] + record["T_s"]),
+        ("C + T/N, or T", "--", lambda record: record["model_block_s"]),
+        ("max(C, T)", "-.", lambda record: record["model_poll_s"]),
+    ):
+        axes.plot(ranks, [1e3 * value(record) for record in panel], style, color="black", label=words)
+    axes.set(xscale="log", yscale="log", ylabel="time (ms)")
+
+
+def _acceleration(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
+    first = panel[0]
+    for mode in modes:
+        axes.plot(
+            ranks,
+            [first["off_s"] / record[f"{mode}_s"] for record in panel],
+            "o-",
+            color=_COLOURS[mode],
+            label=_WORDS[mode],
+        )
+    axes.plot(ranks, [count / ranks[0] for count in ranks], ":", color="black", label="ideal")
+    axes.set(xscale="log", yscale="log", ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
+
+
+def _gain(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
+    for mode in modes[1:]:
+        axes.plot(
+            ranks,
+            [record["off_s"] / record[f"{mode}_s"] for record in panel],
+            "o-",
+            color=_COLOURS[mode],
+            label=_WORDS[mode],
+        )
+    both = [model.no_overlap_s(record["C_s"], record["T_s"]) for record in panel]
+    for words, style, key in (
+        ("(C + T)/(C + T/N, or T)", "--", "model_block_s"),
+        ("(C + T)/max(C, T)", "-.", "model_poll_s"),
+    ):
+        axes.plot(ranks, [time / record[key] for time, record in zip(both, panel)], style, color="black", label=words)
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xscale="log", ylabel="gain over no overlap")
+
+
+FIGURES = {"time": _times, "acceleration": _acceleration, "gain": _gain}
+
+
+def draw(records: Sequence[Record], name: str, path: str | os.PathLike[str]) -> None:
+    """Draw one of `FIGURES`, a panel for each link and number of workers.
+
+    Parameters
+    ----------
+    records : list of dict
+        In the order of `pool`.
+    name : str
+    path : path-like
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+    parts = panels(records)
+    figure = Figure(figsize=(1 + 5 * len(parts), 4.4), layout="constrained")
+    figure.suptitle(work(records[0]), fontsize="medium")
+    for axes, panel in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
+        ranks = [record["ranks"] for record in panel]
+        modes = [mode for mode in MODES if all(record[f"{mode}_s"] is not None for record in panel)]
+        FIGURES[name](axes, panel, ranks, modes)
+        axes.xaxis.set_major_locator(FixedLocator(ranks))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(StrMethodFormatter("{x:g}"))
+        axes.set_xlabel("ranks")
+        axes.set_title(caption(panel[0]), fontsize="small")
+        axes.legend(fontsize="x-small")
+        axes.grid(alpha=0.3)
+    files.save_figure(figure, path, dpi=130)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from .. import launch, picture
+from ... import files
+from .. import launch
 from ..bench import report
 from ..bench.session import need, refuse_links_under_mpi, run_spec
 from ..bench.solvers import SOLVERS
@@ -197,4 +198,4 @@ def draw(records: Sequence[dict[str, Any]], path: str) -> None:
     for axes in (times, gains):
         axes.legend(fontsize="small")
         axes.set_xticks(every)
-    picture.save(figure, path, dpi=130)
+    files.save_figure(figure, path, dpi=130)
