@@ -199,6 +199,5 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 
 def _execute(table: CopyTable, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-    """Run a copy table between arrays."""
     here, there = (np.array([address_of(one) for one in some], np.int64) for some in (sources, targets))
     table.execute(address_of(here), address_of(there))

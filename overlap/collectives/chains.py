@@ -88,7 +88,6 @@ def enter(table: int, agreed: int, chain: int) -> None:
 
 @njit
 def _run(state: Words, chain: int) -> None:
-    """Run the steps of a chain."""
     count, kernel, agreed = state[protocol.ARGUMENTS + 2], state[protocol.ARGUMENTS + 5], state[protocol.ARGUMENTS + 6]
     bases = words(state[protocol.SELF] + 8 * protocol.BASES)
     state[protocol.ROUND] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numba.core.typing import Context, Signature
 from numba.extending import overload, register_jitable
 from numba.np.numpy_support import from_dtype
 
-from ..compiled import Compilation, intrinsic, njit
+from ..compiled import Compilation, Values, intrinsic, njit
 
 Function = Callable[[Any, Any], Any]
 """A function that combines two values."""
@@ -140,9 +140,7 @@ def _typed(typingctx: Context, address: types.Type, code: types.Literal) -> Comp
     """Convert an address to a pointer to items of a type."""
     kind = types.CPointer(from_dtype(DTYPES[code.literal_value]))
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
     return kind(types.int64, code), codegen

@@ -200,7 +200,6 @@ class InterNodeTransport(CollectiveTransport):
         return bool(self._received_from[rank] < note.sent if coming else self._sent_to[rank] <= note.taken)
 
     def _note(self, rank: int, kind: int, number: int, agreed: int, more: bytes = b"") -> None:
-        """Send a note to a rank."""
         note = _Note(kind, number, agreed, int(self._sent_to[rank]), int(self._received_from[rank]))
         self._notes.notify(rank, np.array(note, np.int64).tobytes() + more)
 
@@ -480,7 +479,6 @@ class SeveralNodes(InterNodeTransport):
             chain.copy(beyond(TARGET, begin), part, size)
 
     def _others(self) -> list[int]:
-        """Return the other nodes."""
         return [number for number in range(self._count) if number != self._mine]
 
     def _speakers(self, root: int) -> tuple[list[int], int, int]:

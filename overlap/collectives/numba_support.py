@@ -6,7 +6,6 @@ valid as long as the Python object exists; the caller of the compiled code holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
@@ -16,16 +15,9 @@ from numba.core.base import BaseContext
 from numba.core.datamodel import DataModelManager
 from numba.core.pythonapi import _UnboxContext
 from numba.core.typing import Context, Signature
-from numba.extending import (
-    NativeValue,
-    models,
-    overload_method,
-    register_model,
-    typeof_impl,
-    unbox,
-)
+from numba.extending import NativeValue, models, overload_method, register_model, typeof_impl, unbox
 
-from ..compiled import Compilation, intrinsic, source_digest
+from ..compiled import Compilation, Values, intrinsic, source_digest
 from . import calls
 from .collectives import Collectives
 from .combine import SUM
@@ -66,9 +58,7 @@ def _unbox(kind: CollectivesType, instance: ir.Value, context: _UnboxContext) ->
 
 @intrinsic
 def _address(typingctx: Context, instance: CollectivesType) -> Compilation:
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return arguments[0]
 
     return types.int64(instance), codegen

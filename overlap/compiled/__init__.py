@@ -20,7 +20,7 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 
 import llvmlite
 import numba
+from llvmlite import ir
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
@@ -51,6 +52,8 @@ _DIGEST_NBYTES = 32  # length of a SHA-256 digest
 
 Compilation = tuple[Any, Callable[..., Any]]
 """The result of an intrinsic: its signature, and the function that writes its code."""
+Values = Sequence[ir.Value]
+"""The arguments of an intrinsic, while its code is written."""
 
 intrinsic: Any = _intrinsic  # untyped: compiled code omits the first argument, the typing context
 

@@ -24,7 +24,7 @@ from numba.core.base import BaseContext
 from numba.core.typing import Context, Signature
 from numba.extending import overload
 
-from . import Compilation, intrinsic, njit
+from . import Compilation, Values, intrinsic, njit
 
 LINE = 64  # bytes of a cache line
 INTERVAL_NS = 5_000_000  # between two calls of Python in a wait; counted in time, because a yield may take any time
@@ -62,9 +62,7 @@ def _pointer(builder: ir.IRBuilder, address: ir.Value, pointee: ir.Type) -> ir.V
 def load_acquire(typingctx: Context, address: types.Type) -> Compilation:
     """Read the word at an address; later memory accesses of the program are done after it."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.load_atomic(_pointer(builder, arguments[0], _WORD), "acquire", 8)
 
     return types.int64(types.int64), codegen
@@ -74,9 +72,7 @@ def load_acquire(typingctx: Context, address: types.Type) -> Compilation:
 def store_release(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a word; a thread that reads it by `load_acquire` sees everything that was stored before it."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         builder.store_atomic(arguments[1], _pointer(builder, arguments[0], _WORD), "release", 8)
         return context.get_dummy_value()
 
@@ -87,9 +83,7 @@ def store_release(typingctx: Context, address: types.Type, value: types.Type) ->
 def pause(typingctx: Context) -> Compilation:
     """Hint to the processor that this loop waits."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         name, values = {
             "x86_64": ("llvm.x86.sse2.pause", ()),
             "aarch64": ("llvm.aarch64.hint", (ir.Constant(ir.IntType(32), 1),)),
@@ -118,9 +112,7 @@ def call_python(
     stored at both marks, by a release, and the function is called once more, with `failed` as its first integer.
     """
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         python = context.get_python_api(builder)
         gil = python.gil_ensure()
         error = [cgutils.alloca_once(builder, python.pyobj) for _ in range(3)]
@@ -161,9 +153,7 @@ def call_python(
 def copy(typingctx: Context, target: types.Type, source: types.Type, nbytes: types.Type) -> Compilation:
     """Copy bytes between addresses; the two ranges must not overlap."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         byte = ir.IntType(8)
         cgutils.raw_memcpy(builder, *(_pointer(builder, address, byte) for address in arguments[:2]), arguments[2], 1)
         return context.get_dummy_value()
@@ -175,46 +165,37 @@ def copy(typingctx: Context, target: types.Type, source: types.Type, nbytes: typ
 def clear(typingctx: Context, target: types.Type, nbytes: types.Type) -> Compilation:
     """Set bytes to zero."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         cgutils.memset(builder, _pointer(builder, arguments[0], ir.IntType(8)), arguments[1], 0)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 
 
+def _read_modify_write(operation: str) -> Compilation:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
+        return builder.atomic_rmw(operation, _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
 @intrinsic
 def exchange_word(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a word; return the word that was there."""
-
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return builder.atomic_rmw("xchg", _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
+    return _read_modify_write("xchg")
 
 
 @intrinsic
 def add_word(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Add to a word; return the word that was there."""
-
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return builder.atomic_rmw("add", _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
+    return _read_modify_write("add")
 
 
 @intrinsic
 def replace_word(typingctx: Context, address: types.Type, expected: types.Type, value: types.Type) -> Compilation:
     """Store a word if the word that is there is the expected one; return whether it was."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         pair = builder.cmpxchg(_pointer(builder, arguments[0], _WORD), arguments[1], arguments[2], "seq_cst", "acquire")
         return builder.extract_value(pair, 1)
 
@@ -225,9 +206,7 @@ def replace_word(typingctx: Context, address: types.Type, expected: types.Type, 
 def store(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a scalar."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         data = context.data_model_manager[signature.args[1]].as_data(builder, arguments[1])
         builder.store(data, _pointer(builder, arguments[0], data.type))
         return context.get_dummy_value()
@@ -239,9 +218,7 @@ def store(typingctx: Context, address: types.Type, value: types.Type) -> Compila
 def load(typingctx: Context, address: types.Type, like: types.Type) -> Compilation:
     """Load a scalar of the type of `like`."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         model = context.data_model_manager[signature.args[1]]
         data = builder.load(_pointer(builder, arguments[0], model.get_data_type()))
         return model.from_data(builder, data)
@@ -253,9 +230,7 @@ def load(typingctx: Context, address: types.Type, like: types.Type) -> Compilati
 def words(typingctx: Context, address: types.Type) -> Compilation:
     """Return an address as a pointer to words."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return _pointer(builder, arguments[0], _WORD)
 
     return types.CPointer(types.int64)(types.int64), codegen
@@ -265,9 +240,7 @@ def words(typingctx: Context, address: types.Type) -> Compilation:
 def pointer(typingctx: Context, address: types.Type) -> Compilation:
     """Return an address as the pointer that numba's `carray` takes."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return _pointer(builder, arguments[0], ir.IntType(8))
 
     return types.voidptr(types.int64), codegen
@@ -277,9 +250,7 @@ def pointer(typingctx: Context, address: types.Type) -> Compilation:
 def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
     """Return the float64 with these bits."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return types.float64(types.int64), codegen
@@ -318,9 +289,7 @@ def _address_compiled(array: Any) -> Callable[..., int]:
 def _address_of(typingctx: Context, array: types.Type) -> Compilation:
     """Return the address without counting a reference to the array, which would cost as much as a flag."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         content = context.make_array(signature.args[0])(context, builder, arguments[0])
         return builder.ptrtoint(content.data, _WORD)
 
@@ -338,9 +307,7 @@ def call_function(
 ) -> Compilation:
     """Call a C function at an address with four words, of which the function may take fewer."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         kind = ir.FunctionType(ir.VoidType(), (_WORD,) * 6)
         unused = ir.Constant(_WORD, 0)
         builder.call(_pointer(builder, arguments[0], kind), (*arguments[1:], unused, unused))
@@ -357,9 +324,7 @@ def call_mpi(typingctx: Context, function: types.Type, words: types.Type) -> Com
     so a handle may be an integer or a pointer.
     """
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         address, given_words = arguments
         kind = ir.FunctionType(ir.IntType(32), (_WORD,) * len(words))
         values = [
@@ -375,9 +340,7 @@ def call_mpi(typingctx: Context, function: types.Type, words: types.Type) -> Com
 def load_int(typingctx: Context, address: types.Type) -> Compilation:
     """Read the int of C at an address."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
+    def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         number = ir.IntType(32)
         return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
 

@@ -364,7 +364,6 @@ class _Plans:
         self.served[asked] = kept, run
 
     def _drop(self, key: tuple) -> None:
-        """Close a plan."""
         dropped = self._kept[key]
         try:
             dropped.plan.close()

@@ -144,12 +144,7 @@ class FieldComposition:
         }
 
     def steps(
-        self,
-        step: Step,
-        slot: Buffers,
-        arrays: dict[str, list[Any]],
-        comms: Sequence[AsyncComm] | None,
-        planning: bool,
+        self, step: Step, slot: Buffers, arrays: dict[str, list[Any]], comms: Sequence[AsyncComm] | None, planning: bool
     ) -> Iterator[AnyStep]:
         """Yield the steps of a slice; if `planning`, the user's function is not called."""
         stage, entry, first = step.stage, step.entry, step.first

@@ -149,10 +149,7 @@ def enter(comm: MPI.Intracomm, watchdog: Watchdog, call: str, problem: str | Non
 
 @contextmanager
 def collective_section(
-    comm: MPI.Intracomm,
-    call: str,
-    check: Callable[[MPI.Intracomm], str | None] | None = None,
-    **agreed: Any,
+    comm: MPI.Intracomm, call: str, check: Callable[[MPI.Intracomm], str | None] | None = None, **agreed: Any
 ) -> Iterator[dict[str, Any]]:
     """Run a ``with`` block that may fail on some ranks, and then raise on all of them (collective).
 

@@ -340,11 +340,7 @@ class ByRows:
         self._compute(x, y, run, self.independent, self.count)
 
     def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
-        run(
-            lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
-            begin,
-            end,
-        )
+        run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last), begin, end)
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
@@ -415,11 +411,7 @@ class ByDiagonals:
         self._compute(x, y, run, self._inner[1], self.count)
 
     def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
-        run(
-            lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last),
-            begin,
-            end,
-        )
+        run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), begin, end)
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""

@@ -174,14 +174,7 @@ class System:
         )
 
     def _checked(
-        self,
-        A: Any,
-        b: Any,
-        x0: Any,
-        M: Any,
-        callback: Any,
-        problem: str | None,
-        agreed: dict[str, Any],
+        self, A: Any, b: Any, x0: Any, M: Any, callback: Any, problem: str | None, agreed: dict[str, Any]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Check the arguments on all ranks and choose the common type; return the vectors as arrays."""
         problem = (
@@ -531,7 +524,6 @@ class _Watch:
         self._parts: list[tuple[float, float]] = []
 
     def begin(self) -> None:
-        """Begin a product."""
         self._count += 1
         self.apart = self._count == self._next
         self._at = perf_counter()

@@ -28,16 +28,7 @@ from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
 from .bench.table import place, ranges, title
 from .options import adder
-from .predict import (
-    closed_forms,
-    draw,
-    draw_forms,
-    form_values,
-    strong_scaling,
-    table,
-    write_forms,
-    write_json,
-)
+from .predict import closed_forms, draw, draw_forms, form_values, strong_scaling, table, write_forms, write_json
 from .scale import commands as scale
 
 
@@ -253,20 +244,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     drawn = add(
-        "trace",
-        _trace,
-        "sum up and draw a timeline",
-        "overlap trace timeline.json --png timeline.png",
-        one_rank=True,
+        "trace", _trace, "sum up and draw a timeline", "overlap trace timeline.json --png timeline.png", one_rank=True
     )
     drawn.add_argument(
         "file", metavar="FILE.json", help="timeline, written by `timeline.write_chrome` or `overlap demo`"
     )
     drawn.add_argument(
-        "--png",
-        metavar="OUT",
-        type=values.output,
-        help="draw the timeline to this file; its suffix chooses the format",
+        "--png", metavar="OUT", type=values.output, help="draw the timeline to this file; its suffix chooses the format"
     )
     drawn.add_argument("--title", default="", help="title of the picture")
 
@@ -300,11 +284,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="description of a machine, written by `overlap info --measure` or by hand",
     )
     guess.add_argument(
-        "--shape",
-        nargs=2,
-        type=values.count,
-        metavar=("NY", "NX"),
-        help="size of a plane; default: 512 512",
+        "--shape", nargs=2, type=values.count, metavar=("NY", "NX"), help="size of a plane; default: 512 512"
     )
     guess.add_argument(
         "--dtype", type=options.dtype, help="data type in real space; default: c16, or f8 for the operation"

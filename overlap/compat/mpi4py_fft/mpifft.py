@@ -360,9 +360,7 @@ class PFFT(Described):
         self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False, axes)
 
     def _steps(
-        self,
-        request: TransformRequest,
-        transformed: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Local],
+        self, request: TransformRequest, transformed: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Local]
     ) -> tuple[list[Pencil], list[Transfer]]:
         """Return the pencils of the input and of the result, and the transfers in between.
 

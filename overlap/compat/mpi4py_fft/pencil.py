@@ -13,15 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...arrays import (
-    AxisSwap,
-    Layout,
-    TransposeBlocks,
-    Weights,
-    block,
-    collective_section,
-    length_of,
-)
+from ...arrays import AxisSwap, Layout, TransposeBlocks, Weights, block, collective_section, length_of
 from ...arrays.crossing import Crossing
 from ...errors import InputError, repr_of
 from ...ranks.holding import Holding, free_dropped
@@ -327,10 +319,7 @@ class Transfer(Described):
 
     @holding_signals
     def _exchange(
-        self,
-        source: tuple[tuple[int, ...], np.ndarray],
-        target: tuple[tuple[int, ...], np.ndarray],
-        crossing: Crossing,
+        self, source: tuple[tuple[int, ...], np.ndarray], target: tuple[tuple[int, ...], np.ndarray], crossing: Crossing
     ) -> None:
         with collective_section(self.comm, "a call of a Transfer") as agreed:
             agreed.update(

@@ -23,14 +23,14 @@ from numba.core.registry import cpu_target
 from numba.core.typing import Context, Signature
 
 from ...arrays import chunks, length_of
-from ...compiled import Compilation, intrinsic
+from ...compiled import Compilation, Values, intrinsic
 from ...compiled.memory import address_of, pointer
 from ...errors import InputError
 from ...runtime import worker_index
 from .axis import Axis, Direction, modes_dtype
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
-from .plane_composition import PlaneComposition, SlotBuffers
-from .program import ASIDE, SCRATCH, TARGET, ArrayReference, CompiledProgram, View
+from .plane_composition import Arrays, PlaneComposition, SlotBuffers
+from .program import ASIDE, SCRATCH, TARGET, CompiledProgram, View
 from .stage import Stage
 from .steps import AnyStep, Call, Run
 from .sweep import Sweep
@@ -134,28 +134,19 @@ def _returned(function: Any, places: BlockPlaces, read_only: bool) -> types.Type
         return None
 
 
+def _unchanged(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
+    return arguments[0]
+
+
 @intrinsic
 def _read_only(typing: Context, array: types.Array) -> Compilation:
     """Return the array as one to which compiled code cannot write."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return arguments[0]
-
-    return array.copy(readonly=True)(array), generate
+    return array.copy(readonly=True)(array), _unchanged
 
 
 @intrinsic
 def _as_it_is(typing: Context, array: types.Array) -> Compilation:
-    """Return the array as it is."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return arguments[0]
-
-    return array(array), generate
+    return array(array), _unchanged
 
 
 def _planes(count: int, step: int, kind: types.Type, access: Any = _as_it_is) -> Dispatcher:
@@ -309,14 +300,7 @@ class PlaneBlocks(PlaneComposition):
             fields_of_block = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
         return fields_of_block
 
-    def _between(
-        self,
-        part: slice,
-        slot: SlotBuffers,
-        inputs: Sequence[ArrayReference],
-        outputs: Sequence[ArrayReference],
-        planning: bool,
-    ) -> Iterator[AnyStep]:
+    def _between(self, part: slice, slot: SlotBuffers, arrays: Arrays, planning: bool) -> Iterator[AnyStep]:
         count, function = length_of(part), self._compiled
 
         def run(label: str, write: Callable[..., None], *args: Any) -> Run:

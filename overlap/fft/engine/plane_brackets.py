@@ -29,7 +29,7 @@ from .axis import Direction
 from .fftw import ALIGNMENT
 from .lines import LineTransform
 from .message import WireFormat
-from .plane_composition import ONE, PlaneComposition, SlotBuffers
+from .plane_composition import ONE, Arrays, PlaneComposition, SlotBuffers
 from .program import ASIDE, SCRATCH, SOURCE, TARGET, ArrayReference, CompiledProgram, View, assemble
 from .stage import Place, SourceArray, Stage
 from .steps import AnyStep, Run
@@ -87,12 +87,7 @@ class PlaneBrackets(PlaneComposition):
     calls = False
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        kept: np.ndarray,
-        spacing: tuple[float, float],
-        effort: str | None,
-        workers: int,
+        self, stages: Sequence[Stage], kept: np.ndarray, spacing: tuple[float, float], effort: str | None, workers: int
     ) -> None:
         super().__init__(stages, (1, 1), (1.0, 1.0), kept)
         planes, *points = kept.shape
@@ -151,15 +146,8 @@ class PlaneBrackets(PlaneComposition):
         # that the model takes its whole time for a cost per message.
         return super().tasks(1, -(-entries // chunk))
 
-    def _between(
-        self,
-        part: slice,
-        slot: SlotBuffers,
-        inputs: Sequence[ArrayReference],
-        outputs: Sequence[ArrayReference],
-        planning: bool,
-    ) -> Iterable[AnyStep]:
-        return (Run(self._brackets_code, self._bases(part, slot, inputs, outputs), "brackets"),)
+    def _between(self, part: slice, slot: SlotBuffers, arrays: Arrays, planning: bool) -> Iterable[AnyStep]:
+        return (Run(self._brackets_code, self._bases(part, slot, *arrays), "brackets"),)
 
     def _bases(
         self, part: slice, slot: SlotBuffers, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference] = ()

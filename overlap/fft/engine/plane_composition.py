@@ -158,7 +158,7 @@ class PlaneComposition:
         part, (inputs, outputs) = task.part, arrays
         forth = self.forth.message(slice(0, length_of(part) * self.counts[1]))
         yield from self.arriving(part, slot, inputs, comms)
-        yield from self._between(part, slot, inputs, outputs, planning)
+        yield from self._between(part, slot, arrays, planning)
         yield from checked(self.forth.wire)
         if comms and self.staggers:
             receive = outputs[0].at(part) if forth.direct else slot.forth.receive
@@ -178,25 +178,12 @@ class PlaneComposition:
             send = inputs[0].at(part) if back.unpacked else slot.back.send
             yield Exchange(comms[0], back, send, slot.back.receive)
 
-    def _between(
-        self,
-        part: slice,
-        slot: SlotBuffers,
-        inputs: Sequence[ArrayReference],
-        outputs: Sequence[ArrayReference],
-        planning: bool,
-    ) -> Iterable[AnyStep]:
+    def _between(self, part: slice, slot: SlotBuffers, arrays: Arrays, planning: bool) -> Iterable[AnyStep]:
         """Return the steps between the exchanges."""
         raise NotImplementedError
 
     def _run(
-        self,
-        label: str,
-        write: Callable[..., None],
-        buffers: Buffers,
-        part: slice,
-        which: int,
-        array: ArrayReference,
+        self, label: str, write: Callable[..., None], buffers: Buffers, part: slice, which: int, array: ArrayReference
     ) -> Run:
         count, bases = length_of(part), buffers.bases.copy()
         code = self._codes.find(array.kind, (label, which, count), write, array.view(SOURCE), which, count)

@@ -254,10 +254,7 @@ class Machine:
             shown = json.dumps(float(f"{value:.4g}") if isinstance(value, float) else value)
             lines.append(f"{entry.name} = {shown}  # {entry.metadata['words']}")
         if self.threads.speedups:
-            lines += [
-                "",
-                "[threads]  # for planes of n x n: number of threads of a rank = speed-up over one thread",
-            ]
+            lines += ["", "[threads]  # for planes of n x n: number of threads of a rank = speed-up over one thread"]
             for n, row in self.threads.table().items():
                 cells = ", ".join(f"{threads} = {speedup:.4g}" for threads, speedup in row.items())
                 lines.append(f"{n} = {{{cells}}}")

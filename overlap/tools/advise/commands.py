@@ -311,10 +311,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", type=values.output, metavar="FILE", help="write the report with the times of all ranks"
     )
     parser.add_argument(
-        "--timeline",
-        type=values.output,
-        metavar="FILE.json",
-        help="write a timeline, for Perfetto and `overlap trace`",
+        "--timeline", type=values.output, metavar="FILE.json", help="write a timeline, for Perfetto and `overlap trace`"
     )
     parser.add_argument(
         "--calls",

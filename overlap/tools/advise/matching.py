@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,17 @@ class Matched:
     modules: frozenset[str]
 
 
+class _AllRanks(NamedTuple):
+    """What is known of each rank: for each row of its table, when it could go on, and the share of near partners."""
+
+    records: Sequence[RankRecord]
+    tables: Sequence[Floats]
+    names: Sequence[Sequence[int]]
+    ready: Sequence[Floats]
+    near: Sequence[Floats]
+    hosts: Sequence[str]
+
+
 def match(records: Sequence[RankRecord]) -> Matched:
     """Find out for each call on each rank how long it waited for other ranks.
 
@@ -119,8 +130,9 @@ def match(records: Sequence[RankRecord]) -> Matched:
     cut = any(record.cut for record in records)
     ready = [np.full(len(table), np.nan) for table in tables]
     near = [np.zeros(len(table)) for table in tables]
-    _match_collectives(records, tables, names, ready, near, hosts)
-    _match_messages(records, tables, names, ready, near, hosts, cut)
+    all_ranks = _AllRanks(records, tables, names, ready, near, hosts)
+    _match_collectives(all_ranks)
+    _match_messages(all_ranks, cut)
     sites: dict[Site, int] = {}
     for record in records:
         for site in record.sites:
@@ -161,14 +173,8 @@ def _near(rank: int, others: Sequence[int], hosts: Sequence[str]) -> float:
     return sum(hosts[other] == hosts[rank] for other in others) / len(others) if others else 1.0
 
 
-def _match_collectives(
-    records: Sequence[RankRecord],
-    tables: Sequence[Floats],
-    names: Sequence[Sequence[int]],
-    ready: Sequence[Floats],
-    near: Sequence[Floats],
-    hosts: Sequence[str],
-) -> None:
+def _match_collectives(all_ranks: _AllRanks) -> None:
+    records, tables, names, ready, near, hosts = all_ranks
     calls: dict[int, dict[int, Any]] = defaultdict(dict)  # communicator: rank: (rows, its entry in the rank's table)
     for rank, table in enumerate(tables):
         kinds = table[:, KIND]
@@ -200,15 +206,8 @@ def _match_collectives(
             near[rank][rows] = _near(rank, members, hosts)
 
 
-def _match_messages(
-    records: Sequence[RankRecord],
-    tables: Sequence[Floats],
-    names: Sequence[Sequence[int]],
-    ready: Sequence[Floats],
-    near: Sequence[Floats],
-    hosts: Sequence[str],
-    cut: bool,
-) -> None:
+def _match_messages(all_ranks: _AllRanks, cut: bool) -> None:
+    records, tables, names, ready, near, hosts = all_ranks
     sent: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
     any_source, any_tag = set(), set()  # communicators and receivers, and those and senders

@@ -185,7 +185,7 @@ def text(matched: Matched, estimates: Estimates, workers: int) -> str:
     lines = [
         f"overlap advise: {ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)}, {workers} "
         f"thread{'s' * (workers > 1)} each; {_time(estimates.now_s)} of repeated work, "
-        f"{_time(estimates.startup_s)} of start-up (the first call at each place, and before it)",
+        f"{_time(estimates.startup_s)} of start-up (the first call at each place, and before it)"
     ]
     if matched.cut:
         lines.append("Only the first calls are recorded; --calls records more.")

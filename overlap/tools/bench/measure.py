@@ -182,13 +182,7 @@ def _control(
 
 
 def _check(
-    comm: MPI.Intracomm,
-    case: Case,
-    job: Any,
-    plan: Any,
-    runs: Mapping[str, Any],
-    result: np.ndarray,
-    out: np.ndarray,
+    comm: MPI.Intracomm, case: Case, job: Any, plan: Any, runs: Mapping[str, Any], result: np.ndarray, out: np.ndarray
 ) -> float:
     """Run everything once; return the error of the result without overlap."""
     runs["off"](*job.inputs, out=result)

@@ -299,29 +299,20 @@ def _times(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequ
     axes.set(xscale="log", yscale="log", ylabel="time (ms)")
 
 
+def _plot(axes: Any, ranks: Sequence[int], mode: str, values: Sequence[float]) -> None:
+    axes.plot(ranks, values, "o-", color=_COLOURS[mode], label=_WORDS[mode])
+
+
 def _acceleration(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
-    first = panel[0]
     for mode in modes:
-        axes.plot(
-            ranks,
-            [first["off_s"] / record[f"{mode}_s"] for record in panel],
-            "o-",
-            color=_COLOURS[mode],
-            label=_WORDS[mode],
-        )
+        _plot(axes, ranks, mode, [panel[0]["off_s"] / record[f"{mode}_s"] for record in panel])
     axes.plot(ranks, [count / ranks[0] for count in ranks], ":", color="black", label="ideal")
     axes.set(xscale="log", yscale="log", ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
 
 
 def _gain(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
     for mode in modes[1:]:
-        axes.plot(
-            ranks,
-            [record["off_s"] / record[f"{mode}_s"] for record in panel],
-            "o-",
-            color=_COLOURS[mode],
-            label=_WORDS[mode],
-        )
+        _plot(axes, ranks, mode, [record["off_s"] / record[f"{mode}_s"] for record in panel])
     both = [model.no_overlap_s(record["C_s"], record["T_s"]) for record in panel]
     for words, style, key in (
         ("(C + T)/(C + T/N, or T)", "--", "model_block_s"),

@@ -150,10 +150,7 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
 def gain(records: Sequence[dict[str, Any]], record: dict[str, Any]) -> float:
     """Return the acceleration over the fewest ranks with the same number of workers; in weak scaling at most 1."""
     key = MAIN[record["workload"]][1]
-    first = min(
-        (other for other in records if other["workers"] == record["workers"]),
-        key=lambda other: other["ranks"],
-    )
+    first = min((other for other in records if other["workers"] == record["workers"]), key=lambda other: other["ranks"])
     return first[key] / record[key]
 
 
