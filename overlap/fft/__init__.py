@@ -2,14 +2,13 @@
 
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
-from .balance import Balance
 from .bracket import Bracket
 from .fft2 import FFT2
 from .fft3 import FFT3
 from .fftn import FFTN
 from .functional import close_plans, fft, fft2, fftn, ifft, ifft2, ifftn, irfft, irfft2, irfftn, rfft, rfft2, rfftn
 from .operators import SpectralOperators
-from .plan import Plan
+from .plan import Balance, Plan
 from .planning.settings import Settings, Trial, Tuned
 from .pointwise import Pointwise
 from .scipy_backend import serve as __ua_function__  # noqa: F401

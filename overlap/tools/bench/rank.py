@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from ...errors import InputError
 from ...fft import FFT2, FFT3
-from ...fft.balance import Balance
 from ...fft.engine.fftw import fftw_described, fftw_version
+from ...fft.plan import Balance
 from ...ranks.exclusive import thread_level
 from ...ranks.losses import tolerates
 from ...ranks.watchdog import limited_to
