@@ -19,7 +19,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       scheduling    one call of a slice program on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
-    output          fields at several times in one file
+    output          fields at several times in one file, which every step changes wholly or not at all
     protected       fields that are kept in other ranks' memory, to survive the loss of ranks
     timing          expected times: formulas, all-to-alls, simulated ranks
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
@@ -27,7 +27,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     fft             the public plans FFT2, FFT3, FFTN, Bracket and Transpose, and their transforms
       engine        the engine of all plans: FFTW, packing, the order of tasks
       planning      the settings of plans: search, grids of ranks, tuning files
-    compat          other libraries' interfaces, on the transforms of this one
+    compat          other libraries' interfaces, on the transforms of this one, and the runtimes that they share
     tools           the parts of the command `overlap`
       signals       signals that end a command
       timeline      what every thread did: Chrome files, pictures, numbers
