@@ -89,7 +89,7 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
     """Draw the share of each rank, and its times of computing and waiting."""
     from matplotlib.figure import Figure
 
-    from overlap.tools import picture
+    from overlap import files
 
     ranks = range(len(runs[0].shares))
     figure = Figure(figsize=(9, 3.5), layout="constrained")
@@ -108,4 +108,4 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
     for axes in (left, right):
         axes.margins(y=0.3)  # room for the legend
         axes.legend(fontsize="small", loc="upper center", ncols=2 if axes is right else 1)
-    picture.save(figure, Path(path))
+    files.save_figure(figure, Path(path))
