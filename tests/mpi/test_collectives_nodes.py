@@ -25,8 +25,6 @@ def all_seven(comm):
 
 def forgotten_chains(comm):
     """Only a few collectives are kept prepared here: those that were forgotten are prepared again."""
-    from overlap.collectives import nodes
-
     kept, nodes._KEPT = nodes._KEPT, 5
     try:
         on_node(comm, [1, 7, 1, 7], max_nbytes=4096)
