@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 POLLS_PER_EXCHANGE = 8  # the default
 TESTS = 8  # number of tests of the oldest operation before all operations are tested
+# Before a step in the thread that calls MPI: at most so many looks at what is in flight, if the last was so long ago,
+# and as long as a look takes so long, because MPI has moved data within it and there may be more.
+LOOKS, LOOK_S, PROGRESS_S = 8, 50e-6, 5e-6
 
 
 class Polling(Waiting):
@@ -39,6 +42,8 @@ class Polling(Waiting):
     _sleep_s = SHORTEST_SLEEP_S
     _interval_s = 0.0  # time between the last completions
     _last_completion = 0.0
+    _looked_s = 0.0
+    _watching = False  # operations in flight are registered with the watchdog, because this thread is idle
 
     def make_room(self) -> None:
         # Operations to be awaited later do not count: the message that matches them may need this room.
@@ -71,10 +76,18 @@ class Polling(Waiting):
         if not self._here:
             self._outstanding[slot] = slot.since_s
 
-    def _unwatch(self) -> None:
-        self._watching = False
-        for slot in self._awaiting():
-            self._outstanding.pop(slot, None)
+    def _leave_mpi(self) -> None:
+        now = perf_counter()
+        if self._requests and now - self._looked_s > LOOK_S:
+            for _ in range(LOOKS):
+                began, collected = now, self._collected()
+                now = self._looked_s = perf_counter()
+                if not collected and now - began < PROGRESS_S:
+                    break
+        if self._watching:  # the deadline does not count while a step runs
+            self._watching = False
+            for slot in self._awaiting():
+                self._outstanding.pop(slot, None)
 
     def _watch_all(self) -> None:
         self._watching = True
@@ -108,8 +121,11 @@ class Polling(Waiting):
         self._watch(slot, pending)
 
     def wait(self, request: Any, label: object) -> None:
+        def test() -> bool:
+            return request.Test() or (self._collected() and False)  # slices go on meanwhile
+
         with self.watched(label):
-            wait_for(request.Test, self._sleep, self._host.hot_s if self._idle() else 0.0, perf_counter)
+            wait_for(test, self._sleep, self._host.hot_s if self._idle() else 0.0, perf_counter)
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
         self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), AGREEMENT)

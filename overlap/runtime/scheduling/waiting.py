@@ -91,7 +91,6 @@ class Waiting:
         self._in_flight: list[Any] = []  # the `Slot` or the `Pending` that waits for each request
         self._pending: list[Pending] = []  # operations that slices have started and not awaited yet
         self._wake_event: Any = None  # wakes the issuing thread, which sleeps while workers run steps
-        self._watching = False  # operations in flight are registered with the watchdog, because this thread is idle
         self.waited_s = 0.0
         # Taken by a communicator thread that spins in MPI. A thread that also computes counts as a worker and takes
         # none.
@@ -196,20 +195,17 @@ class Waiting:
             return True
         if not self._here or self._workers is None or (step := self._workers.next_step()) is None:
             return False
-        if self._watching:
-            self._unwatch()
+        self._leave_mpi()
         step()
         return True
 
     def _run(self, slot: Slot) -> None:
         self._ready.remove(slot)
-        if self._watching:
-            self._unwatch()
+        self._leave_mpi()
         slot.advance()
 
-    def _unwatch(self) -> None:
-        """Stop the deadline while a step runs in this thread."""
-        raise NotImplementedError
+    def _leave_mpi(self) -> None:
+        """Prepare for a step in this thread, which calls MPI only when the step has ended."""
 
     def _collected(self) -> bool:
         """Collect completed requests; return False if there are none."""
