@@ -17,6 +17,8 @@ _printed: set[str] = set()
 class OverlapError(Exception):
     """Base class of every exception raised by `overlap`."""
 
+    _is_elsewhere = False  # another rank prints where its program has made the mistake
+
 
 class InputError(OverlapError, ValueError):
     """Bad or disagreeing input, found before any work was accepted.
@@ -97,7 +99,8 @@ class SliceError(RankError):
 
     def __init__(self, rank: int, slice: str, summary: str, traceback_text: str) -> None:
         super().__init__(rank, summary, traceback_text)
-        self.args = (f"slice {slice} {self}",)
+        if slice != "?":
+            self.args = (f"slice {slice} {self}",)
         self.slice = slice
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -216,7 +219,7 @@ def formatted(error: BaseException) -> tuple[str, str]:
     return portable(summary), portable(text)
 
 
-def shortened(error: RankError) -> str:
+def shortened(error: OverlapError) -> str:
     """Return what to print of an error that ends the program; never raises.
 
     On the rank on which it was raised, the lines of the user's code: of the call, then of what failed in it. On other
@@ -225,41 +228,52 @@ def shortened(error: RankError) -> str:
     return _first_of(error, _in_users_lines, lambda error: formatted(error)[1])
 
 
-def _in_users_lines(error: RankError) -> str:
-    calls = _users(traceback.extract_tb(error.__traceback__))
-    if error.__cause__ is None:  # raised on another rank
-        return f"{_headline(error)} (the call here: {calls[-1].filename}:{calls[-1].lineno})\n"
-    cause = traceback.TracebackException.from_exception(error.__cause__)
-    chained = [cause]
+def _in_users_lines(error: OverlapError) -> str:
+    shown = traceback.TracebackException.from_exception(error)
+    last_lines = "".join(shown.format_exception_only())
+    if isinstance(error, RankError):
+        last_lines = last_lines.splitlines(keepends=True)[0]  # without the traceback's text
+    chained = [shown]
     for one in chained:
-        last = one.stack[-1:]  # where it was raised, which may be in the library
         one.stack = _users(one.stack)
-        one.stack += [frame for frame in last if frame not in one.stack]
+        if one.__context__ is not None and not any(map(_is_users, one.__context__.stack)):
+            one.__context__ = None  # the library has caught it
         chained += [another for another in (one.__cause__, one.__context__) if another is not None]
-    cause.stack = traceback.StackSummary.from_list([*calls, *cause.stack])
-    return f"{''.join(cause.format())}{_headline(error)}\n"
+    if error._is_elsewhere or (isinstance(error, RankError) and error.__cause__ is None):
+        return f"{last_lines.rstrip()} (the call here: {shown.stack[-1].filename}:{shown.stack[-1].lineno})\n"
+    if (cause := shown.__cause__) is None:
+        return "".join(shown.format())
+    cause.stack = traceback.StackSummary.from_list([*shown.stack, *cause.stack])
+    lines = list(cause.format())
+    if isinstance(error.__cause__, InputError):  # says the same
+        lines = lines[:-1]
+    return f"{''.join(lines)}{last_lines}"
 
 
-def _headline(error: RankError) -> str:
-    return "".join(traceback.format_exception_only(error)).partition("\n")[0]
+# The library, and what starts a program or stands between it and the library.
+_NOT_USERS = (str(Path(__file__).parent) + "/", "<frozen ", "/mpi4py/", "/contextlib.py", "/threading.py")
 
 
-_NOT_USERS = (str(Path(__file__).parent) + "/", "<frozen ", "/mpi4py/")  # the library, and what starts a program
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    return not any(part in frame.filename for part in _NOT_USERS)
 
 
 def _users(frames: traceback.StackSummary) -> traceback.StackSummary:
-    """Return the frames of the user's code, and all if none is the user's."""
-    own = [frame for frame in frames if not any(part in frame.filename for part in _NOT_USERS)]
-    return traceback.StackSummary.from_list(own) if own else frames
+    """Return the frames of the user's code; if none is the user's, the one that has raised the exception."""
+    return traceback.StackSummary.from_list([frame for frame in frames if _is_users(frame)] or frames[-1:])
 
 
 def print_exception(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-    """Print an exception that ends the process, as `sys.excepthook` does; a `RankError` shortly."""
-    if isinstance(error, RankError):
+    """Print an exception that ends the process, as `sys.excepthook` does; an `OverlapError` shortly."""
+    if isinstance(error, OverlapError):
         if not getattr(error, "_overlap_shown", False):  # by a ``with`` block
             print(shortened(error), end="", file=sys.stderr, flush=True)
     else:
         sys.__excepthook__(kind, error, frames)
+
+
+if sys.excepthook is sys.__excepthook__:  # a program's own hook prints as it likes
+    sys.excepthook = print_exception
 
 
 def portable(text: str) -> str:

@@ -262,10 +262,10 @@ class Coordinator:
         self._all_leave = all(report.leaving for report in reports) and (self.frees_after_failure or not failed)
         if reports[0].header is not None:
             differing = InputError(disagreement([report.header or {} for report in reports]))
-            differing.disagreement = True
+            differing.disagreement, differing._is_elsewhere = True, self.rank != 0
             common: OverlapError | None = differing
         else:
-            common = common_error(reports)
+            common = common_error(reports, self.rank)
         if common is None:
             return None
         if not leaving and any(report.leaving for report in reports):
@@ -616,7 +616,7 @@ class Coordinator:
 
     def _after_report(self, sent: departure.Departure, reports: list[Report]) -> None:
         """Note that all ranks have received the report of a failure."""
-        if sent.others_leave and (common := common_error(reports)) is not None:
+        if sent.others_leave and (common := common_error(reports, self.rank)) is not None:
             self.lose(common)
 
     def _finish_notifying(self) -> None:

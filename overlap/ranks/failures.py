@@ -81,7 +81,9 @@ class RankFailure(NamedTuple):
     def error(self) -> OverlapError:
         """Return the error that the other ranks raise."""
         if self.traceback_text is None:
-            return InputError(self.summary)
+            wrong = InputError(self.summary)
+            wrong._is_elsewhere = True
+            return wrong
         error = RankError(self.rank, self.summary, self.traceback_text)
         if self.identity:
             heard[self.identity] = None

@@ -21,7 +21,7 @@ from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from ..errors import BusyError, ClosedError, RankError, formatted, print_exception, shortened
+from ..errors import BusyError, ClosedError, OverlapError, RankError, formatted, print_exception, shortened
 from .objects import Described, Uncopied
 from .watchdog import limited_to
 
@@ -308,7 +308,7 @@ def _show(error: BaseException) -> None:
         if isinstance(error, SystemExit) or getattr(error, "_overlap_shown", False):  # by another ``with`` block
             return
         error._overlap_shown = True  # type: ignore[attr-defined]
-    if isinstance(error, RankError):  # of which the other ranks know
+    if isinstance(error, OverlapError):
         text = shortened(error)
     else:
         text = (
@@ -362,7 +362,7 @@ class _Hooks:
     def remove(self) -> None:
         """Restore the earlier hooks, except if a later hook has been installed, which still calls ours."""
         error = sys.exception()
-        if isinstance(error, RankError):  # leaves a ``with`` block; if it ends the process, it is shown here
+        if isinstance(error, RankError):  # leaves a ``with`` block; if it ends the process, `ended_by` knows it
             weakref.finalize(error, _unused, None).atexit = False
             return
         if self._before is not None and (sys.excepthook, threading.excepthook) == self._own:
@@ -370,9 +370,8 @@ class _Hooks:
             self._before = None
 
     def _of_process(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        show = (self._before or (sys.__excepthook__,))[0]
         try:
-            (print_exception if show is sys.__excepthook__ else show)(kind, error, traceback)
+            (self._before or (print_exception,))[0](kind, error, traceback)
         finally:
             # An interactive interpreter goes on after an exception.
             if not (hasattr(sys, "ps1") or sys.flags.interactive):

@@ -125,8 +125,8 @@ def hear(reports: list[Report]) -> None:
     heard.update((report.identity, None) for report in reports if report.identity)
 
 
-def common_error(reports: list[Report]) -> OverlapError | None:
-    """Make the one exception of all ranks; None if no rank has failed and all of them leave."""
+def common_error(reports: list[Report], here: int) -> OverlapError | None:
+    """Make the one exception of all ranks, of which this is rank `here`; None if no rank has failed and all leave."""
     ranks: dict[str, list[int]] = {}  # text of a failure -> ranks
     for rank, report in enumerate(reports):
         if report.failure is None:
@@ -135,9 +135,11 @@ def common_error(reports: list[Report]) -> OverlapError | None:
             return RankFailure(rank, *report.failure, identity=report.identity).error()
         ranks.setdefault(report.failure[0], []).append(rank)
     if ranks:
-        return InputError(
+        error = InputError(
             "; ".join(f"{_named(failed_ranks, len(reports))}: {summary}" for summary, failed_ranks in ranks.items())
         )
+        error._is_elsewhere = here != min(map(min, ranks.values()))
+        return error
     gone = [rank for rank, report in enumerate(reports) if report.leaving]
     if len(gone) == len(reports):
         return None
@@ -177,6 +179,9 @@ def together(comm: MPI.Comm, step: Callable[[], T]) -> T:
     except Exception as problem:
         error = problem
     reports = comm.allgather(failure_report(error, leaving=False))
-    if any(report.failure is not None for report in reports) and (common := common_error(reports)) is not None:
+    if (
+        any(report.failure is not None for report in reports)
+        and (common := common_error(reports, comm.rank)) is not None
+    ):
         raise common from error
     return made
