@@ -364,7 +364,11 @@ class Protected(CollectiveContext):
             return [], f"expected like to be arrays, or specs of a plan, received {formatted(error)[0]}"
         if fits:
             return distributions, None
-        return [], f"expected like to be of shapes {self._whole_shapes} over the ranks of the runtime, received others"
+        shapes = [array.global_shape for array in like]
+        return [], (
+            f"expected like to be of shapes {self._whole_shapes} over the ranks of the runtime, received {shapes}"
+            + " over other ranks" * (shapes == self._whole_shapes)
+        )
 
     def _brought(
         self,

@@ -19,6 +19,7 @@ from ..arrays import (
     same_ranks,
     scatter,
 )
+from ..checks import function_problem
 from ..errors import InputError
 from .engine.axis import REAL_KINDS
 from .engine.fftw import empty
@@ -221,6 +222,8 @@ class ArraySpec:
         """
         filled = self.empty()
         with collective_section(self.comm, "from_function") as agreed:
+            if problem := function_problem("function", function):
+                raise InputError(problem)
             coordinates = self.grid(lengths)
             agreed.update(lengths=box_lengths(lengths, self.dimensions))
             returned = function(*coordinates)

@@ -192,7 +192,7 @@ def _problem(transform: Any, arrays: tuple[Any, ...], out: Any, results: tuple[A
     """Return what is wrong with the arguments of a call, or None."""
     inputs, outputs = transform.inputs, transform.outputs
     if len(arrays) != len(inputs):
-        return f"expected {len(inputs)} input array(s), received {len(arrays)}"
+        return f"expected {len(inputs)} input array(s), received {len(arrays)}; an array for the result is out=array"
     for spec, argument in zip(inputs, arrays):
         if problem := spec.problem(argument, "an input"):
             return problem

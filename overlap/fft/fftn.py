@@ -121,6 +121,7 @@ class FFTN(FourierPlan):
         self._names = tuple(f"n{axis}" for axis in range(count))
         self._wanted = _places(axes, count) if axes is not None else tuple(range(count))
         self._wanted_split = None if split is None else _places(split, count) or ()
+        self._axes_given = shown(axes), shown(split)
         self._lengths_wanted = None if s is None else integers(s) or ()
         super().__init__(
             comm,
@@ -145,9 +146,15 @@ class FFTN(FourierPlan):
         if not 1 <= len(self._lengths_given) <= MOST_AXES:
             return f"expected a shape of 1 to {MOST_AXES} axes, received {shown(self._lengths_given)}"
         if wanted is None:
-            return f"expected at least one axis, each from {-count} to {count - 1} and given once, received others"
+            return (
+                f"expected at least one axis, each from {-count} to {count - 1} and given once, "
+                f"received axes={self._axes_given[0]}"
+            )
         if split is not None and not 1 <= len(split) <= 2:
-            return f"expected split to be one axis or two, each from {-count} to {count - 1}, received others"
+            return (
+                f"expected split to be one axis or two, each from {-count} to {count - 1}, "
+                f"received split={self._axes_given[1]}"
+            )
         if problem := default_problem(layout, self._kind, ("dealias",)):
             return problem
         ranks = self.comm.size

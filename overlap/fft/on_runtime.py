@@ -39,6 +39,11 @@ def of_plan(init: Callable[Concatenate[Made, P], None]) -> Callable[Concatenate[
                     f"{self._kind} has no argument {name!r}, which a runtime has: make the plan of one, "
                     f"{self._kind}(Runtime(comm, {name}={repr_of(value)}), ...)"
                 )
+            if name not in own:
+                raise TypeError(
+                    f"{self._kind}() got an unexpected keyword argument {name!r}; its arguments are "
+                    f"{', '.join(list(own)[1:])}"
+                )
         init(self, *args, **options)
 
     return made

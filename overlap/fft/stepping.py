@@ -197,7 +197,7 @@ def _numbers(linear: Any) -> np.ndarray:
     except Exception as error:  # nested lists of different lengths; a user's object can raise anything
         raise InputError(f"expected linear to be an array of numbers, received {formatted(error)[0]}") from None
     if given.dtype.kind not in "iufc":
-        raise InputError(f"expected linear to be numbers, received {given.dtype}")
+        raise InputError(f"expected linear to be numbers, received {repr_of(linear):.80}")
     if not np.isfinite(given).all():
         raise InputError("expected linear to be finite numbers, received some that are not")
     return given.astype(np.result_type(given, "f8"), copy=False)

@@ -44,9 +44,9 @@ class _AgainError(Exception):
 class Halo(CollectiveContext):
     """Exchanges copies of other ranks' entries: the ghost cells of blocks, or any entries (`from_indices`).
 
-    `start` sends and returns. Compute the cells that see no ghost cell (`Blocks.inner`), and call `Pending.test` now
-    and then. `Pending.wait` returns when the ghost cells have arrived; compute the other cells (`Blocks.outer`) then.
-    `exchange` does all of it at once. In slice programs make the halo of the runtime's communicator and write
+    `start` sends and returns. Compute the cells that see no ghost cell (`Blocks.inner`), and call `PendingHalo.test`
+    now and then. `PendingHalo.wait` returns when the ghost cells have arrived; compute the other cells (`Blocks.outer`)
+    then. `exchange` does all of it at once. In slice programs make the halo of the runtime's communicator and write
     ``await halo(u)``, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
 
     All arrays of a round travel in one message per neighbour. Ranks of one node write into each other's memory,

@@ -345,6 +345,7 @@ class RoundArrays:
                     f"expected an array of shape {shape} and type {dtype}, received {array.shape} and {array.dtype}"
                 )
             if not array.flags.c_contiguous or not array.flags.writeable:
+                received = "a read-only one" if array.flags.c_contiguous else "another order: use np.ascontiguousarray"
                 raise InputError(
-                    "expected an array that is contiguous in C order and can be written to, received another one"
+                    f"expected an array that is contiguous in C order and can be written to, received {received}"
                 )

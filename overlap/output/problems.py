@@ -73,7 +73,9 @@ def fields_problem(fields: Any, comm: Any, numbers: bool) -> str | None:
         if numbers and isinstance(value, Number | np.bool_):
             continue
         if not isinstance(value, DistArray) or value.dtype.kind not in "biufc":
-            return f"expected {name!r} to be a DistArray of numbers, received {repr_of(value):.200}"
+            plain = type(value) is np.ndarray
+            received = "a plain array: use plan.real.wrap(array)" if plain else f"{repr_of(value):.200}"
+            return f"expected {name!r} to be a DistArray of numbers, received {received}"
         if value.comm is None or not same_ranks(value.comm, comm):
             return f"expected {name!r} to be distributed over the ranks of the Output, in their order"
     return None

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from operator import index
 from typing import Any, Self
 
 import numpy as np
@@ -254,7 +255,8 @@ class Matrix(CollectiveContext):
             On all ranks, if an argument makes no sense or differs between ranks.
         """
         coordinator = StandaloneCoordinator(comm, options.pop("deadline_s", 60.0), DropWarning(MATRIX))
-        with coordinator.collective_section("making a matrix", coordinator.close):
+        problem = _stencil_problem(shape, offsets, coefficients)
+        with coordinator.collective_section("making a matrix", coordinator.close, problem):
             parts = block(shape[0], comm.size, agreed_weights(coordinator, weights))
             own_planes = parts[comm.rank]
             grid = np.meshgrid(np.arange(own_planes.start, own_planes.stop), *map(np.arange, shape[1:]), indexing="ij")
@@ -678,6 +680,21 @@ class Matrix(CollectiveContext):
             if self._collectives is not None:
                 self._collectives.fail(error)
             return self.halo._fail(error)
+
+
+def _stencil_problem(shape: Any, offsets: Any, coefficients: Any) -> str | None:
+    """Return what is wrong with a stencil, or None."""
+    try:
+        axes = len([index(length) for length in shape])
+        steps = [len([index(step) for step in offset]) for offset in offsets]
+        if axes and steps == [axes] * len(coefficients):
+            return None
+    except TypeError:
+        pass
+    return (
+        "expected a shape of integers and, for each coefficient, an offset with one integer for each axis, received "
+        f"shape={repr_of(shape):.80}, offsets={repr_of(offsets):.200} and coefficients={repr_of(coefficients):.80}"
+    )
 
 
 @lru_cache(64)

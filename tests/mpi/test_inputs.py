@@ -15,6 +15,7 @@ from test_signals import alarms, quiet_handlers, terminated
 
 import overlap
 from overlap.ranks.header import canonical
+from overlap.sparse import Matrix
 
 # ---- input -----------------------------------------------------------------------------------
 
@@ -230,6 +231,34 @@ def test_unformattable(comm):
                 kind = "SyntaxError" if make is odd_syntax_error else make.__name__
                 assert kind in error.summary and "OddKey" in error.slice, error
             pipeline(keys, None, None)
+
+
+@on_ranks(1, exhaustive(2))
+def test_errors_name_what_was_received(comm):
+    """An `InputError` on all ranks, with what was received or what to write instead."""
+    read_only = np.zeros((10, 10))
+    read_only.flags.writeable = False
+    matrix = partial(Matrix.from_stencil, comm)
+    with (
+        overlap.FFT2(comm, (2, 4, 8)) as plan,
+        overlap.Halo(comm, overlap.Blocks((8 * comm.size, 8), (comm.size, 1))) as halo,
+    ):
+        u = plan.real.empty()
+        for call, text in (
+            (partial(overlap.FFTN, comm, (4, 8, 8), axes=(1, 1)), "received axes=(1, 1)"),
+            (partial(overlap.FFTN, comm, (4, 8, 8), split=(0, 7)), "received split=(0, 7)"),
+            (partial(plan.forward, u, plan.spectrum.empty()), "received 2; an array for the result is out=array"),
+            (partial(plan.real.from_function, 1.5), "expected function to be a function, received 1.5"),
+            (partial(halo.exchange, np.zeros((10, 10), order="F")), "use np.ascontiguousarray"),
+            (partial(halo.exchange, read_only), "received a read-only one"),
+            (partial(matrix, 8, [(0,)], [1.0]), "received shape=8"),
+            (partial(matrix, (8,), [0, 1], [1.0, 2.0]), "received shape=(8,), offsets=[0, 1]"),
+            (partial(matrix, (8, 8), [(0, 0)], [1.0, 2.0]), "coefficients=[1.0, 2.0]"),
+        ):
+            error = outcome(call)
+            assert type(error) is overlap.InputError and text in str(error), (text, error)
+    error = outcome(overlap.TimeStepper, None, lambda t, u: u, 0.1)
+    assert type(error) is overlap.InputError and "received None" in str(error), error
 
 
 @on_ranks(1, 2)

@@ -116,7 +116,9 @@ class PFFT(Described):
     InputError
         On all ranks, if an argument is bad, not supported, or differs between ranks.
 
-    Notes ----- A subclass may make its transforms itself, without calling this constructor: the methods need only the
+    Notes
+    -----
+    A subclass may make its transforms itself, without calling this constructor: the methods need only the
     `Transform` that it sets as `forward`, and `destroy` frees `subcomm`.
 
     Examples

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...compiled.mpi import handle_of
-from ...errors import InputError, formatted
+from ...errors import InputError, repr_of
 from ...ranks.interrupts import holding_signals
 from ...ranks.losses import detecting_loss, guarded
 from ...ranks.objects import Described, Uncopied
@@ -398,8 +398,8 @@ def _split_arguments(color: Any, key: Any) -> tuple[int, int]:
     """Return the arguments of `AsyncComm.Split` as integers; raise an `InputError` on this rank if they are none."""
     try:
         color, key = index(color), index(key)
-    except Exception as error:
-        raise InputError(f"expected integers as color and key, received others: {formatted(error)[0]}") from None
+    except Exception:
+        raise InputError(f"expected integers as color and key, received {repr_of(color)} and {repr_of(key)}") from None
     if not (color == MPI.UNDEFINED or 0 <= color < 2**31) or not -(2**31) <= key < 2**31:
         raise InputError(f"expected a color from 0 on, or MPI.UNDEFINED, and a key, received {color} and {key}")
     return color, key
