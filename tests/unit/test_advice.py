@@ -188,9 +188,12 @@ def test_copies_in_the_memory_of_a_host_take_core_time():
     found = estimate(steps(11, 0.03, 0.0, 0.02, host=("one",)), (16,))
     assert found.bound_s == pytest.approx(found.now_s)  # C + T: with one worker nothing is hidden
     assert found.rows[0].simulated_s == pytest.approx(found.now_s, rel=0.1)
-    network = Machine(name="x", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1, byte_s=0.01 / 1000)
+    network = Machine(name="x", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1e9, byte_s=0.01 / 1000)
     half = estimate(steps(11, 0.03, 0.0, 0.02), (16,), machine=network)
     assert half.bound_s == pytest.approx(0.3 + 0.1)  # 10 calls of 1000 bytes take 0.1 s of the core
+    # Of two ranks' all-to-all half of the bytes leave: 0.04 s of a link that was not idle before.
+    slow = Machine(name="x", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=500 / 0.04)
+    assert estimate(steps(11, 0.03, 0.0, 0.02), (16,), machine=slow).bound_s == pytest.approx(10 * 0.04)
 
 
 def said(matched, **options):

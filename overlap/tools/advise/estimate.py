@@ -10,10 +10,11 @@ import numpy as np
 from ...timing import model
 from ...timing.simulate import Machine, Options, Program, SimulatedTransfer, predict
 from .matching import Matched, RankCalls
+from .records import Site
 
 SLICES = (4, 16, 64)  # if the user names none
 DEPTH = 16
-AWAIT_S = 8e-6  # what a slice program costs per await, docs/results/small.md
+AWAIT_S = 12e-6  # what a slice program costs per await, in Python
 _UNIT_BPS = 1e9  # simulated messages are measured by their time, as if the link were this fast
 
 
@@ -138,7 +139,8 @@ def estimate(
     workers : int
         Threads per rank.
     machine : Machine, optional
-        The machine's costs of messages and of the runtime; by default an await costs `AWAIT_S`, and communication
+        The machine's costs of messages, and the bandwidth of its links: a link that idles while the program computes
+        may pass a burst afterwards, so that T is shorter than with a link that never idles. By default communication
         between hosts takes no core time.
 
     Returns
@@ -154,7 +156,10 @@ def estimate(
     ]
     # What is left of a rank's time is C and T; T contains the waiting that is not for the slowest rank's computing.
     idle_s = [min(each.waiting_s, longest_s - each.computing_s) for each in times]
-    pairs = [(each.computing_s, each.wall_s - each.computing_s - idle) for each, idle in zip(times, idle_s)]
+    pairs = [
+        (each.computing_s, max(each.wall_s - each.computing_s - idle, _link_s(calls, matched.sites, machine)))
+        for each, idle, calls in zip(times, idle_s, matched.ranks)
+    ]
     bound_s = max(
         idle + model.poll_s(*pair, workers=workers, core_s=core) for idle, pair, core in zip(idle_s, pairs, core_s)
     )
@@ -183,6 +188,22 @@ def _network_core_s(calls: RankCalls, machine: Machine | None) -> float:
     return float(far.sum() * machine.byte_s + np.count_nonzero(far) * machine.message_s)
 
 
+def _link_s(calls: RankCalls, sites: Sequence[Site], machine: Machine | None) -> float:
+    """Return the least time in which a rank's bytes leave its host."""
+    if machine is None:
+        return 0.0
+    leaving = np.array([_leaving(site.operation.lower()) for site in sites])[calls.site]
+    far = (calls.nbytes * (1 - calls.near) * leaving)[counted(calls)]
+    return float(far.sum()) * machine.ranks_per_node / machine.bandwidth_Bps
+
+
+def _leaving(operation: str) -> float:
+    """Return the least share of an operation's bytes that a rank sends to others."""
+    if "recv" in operation and "send" not in operation:
+        return 0.0
+    return 0.5 if "alltoall" in operation else 1.0
+
+
 def _simulated_s(
     compute_s: float,
     communication_s: float,
@@ -198,9 +219,9 @@ def _simulated_s(
     if not calls or ranks == 1:
         return compute_s + communication_s
     parts = max(calls, slices)
-    given = machine or Machine(name="", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1, operation_s=AWAIT_S)
     link = replace(
-        given,
+        machine or Machine(name="", fft_flops=1, copy_Bps=1, latency_s=0, bandwidth_Bps=1),
+        operation_s=AWAIT_S,
         latency_s=0.0,
         bandwidth_Bps=_UNIT_BPS,
         burst_nbytes=0.0,
