@@ -215,7 +215,8 @@ def _simulated_s(
     machine: Machine | None,
 ) -> float:
     """Simulate pipelines whose slices make one exchange each: as many exchanges as the program makes now, or one
-    pipeline of `slices` if it makes fewer. The ranks agree on the first slice's exchanges, by two messages each."""
+    pipeline of `slices` if it makes fewer. The ranks agree on the first slice's exchanges, by two messages each, of
+    which the second one waits behind the exchange."""
     if not calls or ranks == 1:
         return compute_s + communication_s
     parts = max(calls, slices)
@@ -234,5 +235,5 @@ def _simulated_s(
     transfer = SimulatedTransfer(communication_s / parts * _UNIT_BPS, 1)
     program = Program.alike(slices, (workers * compute_s / parts, 0.0), (transfer,))
     options = Options(ranks=ranks, workers=workers, depth=min(slices, DEPTH))
-    agreeing_s = 0.0 if machine is None else 2 * (machine.latency_s + machine.message_s)
+    agreeing_s = 0.0 if machine is None else 2 * (machine.latency_s + machine.message_s) + communication_s / parts
     return parts / slices * (predict(program, link, options).wall_s + agreeing_s)
