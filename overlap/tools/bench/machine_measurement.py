@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from time import perf_counter, sleep, thread_time
@@ -27,16 +27,19 @@ from ...runtime.threads.workers import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
 from ...timing.thread_scaling import ThreadScaling
-from .rounds import timed
+from .rounds import medians, seconds_of, timed
 
 LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
 ROUNDS = 5
+SERIES_ROUNDS = 3  # of a series of exchanges
 PLANE = 512, 512
 WORK_S = 0.25
 PAUSE_S = 1e-3
 POLL_EVERY_S = 200e-6
 THREADED_PLANES = 64, 128, 256, 512  # points along each axis
 THREADED_POINTS = 1 << 21  # points of a batch of such planes
+
+Times = dict[tuple[int, float], float]  # seconds of an exchange, by the bytes of a message and the pause before
 
 
 def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Machine:
@@ -60,24 +63,29 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     """
     if comm.size < 2:
         raise InputError("expected at least 2 ranks to measure a network, received 1")
-    latency_s, bandwidth_Bps = _link(comm, burst_nbytes)
+    series = [exchange_times(comm)]  # others follow later: what disturbs this one may have ended by then
     work = _Work()
     message_s, byte_s = _core_time(comm, work)
+    series.append(exchange_times(comm))
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
-    # This time includes polls and wake-ups, which the simulation counts separately.
-    message_s = min(message_s, 0.5 * latency_s)
     values = dict(
         fft_flops=_fft_flops(comm),
-        copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
-        latency_s=latency_s - message_s,
-        bandwidth_Bps=bandwidth_Bps,
-        message_s=message_s,
         byte_s=byte_s if hosts > 1 else 0.0,
         jitter=_jitter(comm, work),
         operation_s=_operation_s(),
         poll_s=_poll_s(),
         wake_s=_wake_s(),
         threads=_threads(comm),
+    )
+    series.append(exchange_times(comm))
+    latency_s, bandwidth_Bps = link_of(series, comm.size - 1, burst_nbytes)
+    # This time includes polls and wake-ups, which the simulation counts separately.
+    message_s = min(message_s, 0.5 * latency_s)
+    values |= dict(
+        copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
+        latency_s=latency_s - message_s,
+        bandwidth_Bps=bandwidth_Bps,
+        message_s=message_s,
     )
     values = comm.bcast(values)
     return Machine(name=name, burst_nbytes=float(burst_nbytes), ranks_per_node=comm.size // hosts, **values)
@@ -88,53 +96,62 @@ def _timed(comm: MPI.Intracomm, function: Callable[[], object], rounds: int = RO
     return median([timed(comm, function) for _ in range(rounds + 1)][1:])
 
 
-def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
-    """Fit the bandwidth with which the times of exchanges grow with their sizes.
+def exchange_times(comm: MPI.Intracomm) -> Times:
+    """Time exchanges of one byte and of large messages, one after the other and after pauses: one short series.
 
-    Parameters
-    ----------
-    sizes, times_s : list
-        Bytes that a rank sends in one exchange, and its time in seconds.
-
-    Returns
-    -------
-    float
-        Bytes per second, finite.
-    """
-    fitted_Bps = fit_message_time(sizes, times_s).bandwidth_Bps
-    if math.isfinite(fitted_Bps):
-        return fitted_Bps
-    # On a disturbed machine the times may not grow at all. The best measured rate is then a lower bound.
-    return max(nbytes / time_s for nbytes, time_s in zip(sizes, times_s))
-
-
-def _link(comm: MPI.Intracomm, burst_nbytes: int) -> tuple[float, float]:
-    """Measure latency and bandwidth of exchanges.
-
-    The bandwidth is fitted to the times of large exchanges. The latency is the remaining time of an exchange that
-    follows a pause, as between two steps of a program; by then the token bucket has spent its credit.
+    Collective; the same on all ranks.
     """
 
-    def exchanges(nbytes: int, pause_s: float) -> float:
+    def exchanges(nbytes: int, pause_s: float) -> Callable[[], None]:
         buffers = _two_buffers(comm, nbytes)
-        repeats = min(400, max(16, (32 << 20) // nbytes))
 
         def run() -> None:
-            for _ in range(repeats):
+            for _ in range(_repeats(nbytes)):
                 until = perf_counter() + pause_s
                 while perf_counter() < until:
                     pass
                 comm.Alltoallv(*buffers)
 
-        return _timed(comm, run) / repeats - pause_s
+        return run
 
-    sizes = [nbytes * (comm.size - 1) for nbytes in LARGE]
-    times_s = [exchanges(nbytes, 0.0) for nbytes in LARGE]
-    bandwidth_Bps = bandwidth_of(sizes, times_s)
-    paused = [
-        exchanges(nbytes, PAUSE_S) - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE
-    ]
-    return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
+    keys = [(1, 0.0), *((nbytes, pause_s) for nbytes in LARGE for pause_s in (0.0, PAUSE_S))]
+    seconds = medians(seconds_of(comm, {key: exchanges(*key) for key in keys}, SERIES_ROUNDS, warm=0))
+    return {(nbytes, pause_s): seconds[nbytes, pause_s] / _repeats(nbytes) - pause_s for nbytes, pause_s in keys}
+
+
+def _repeats(nbytes: int) -> int:
+    return min(400, max(16, (16 << 20) // nbytes))
+
+
+def link_of(series: Sequence[Times], others: int, burst_nbytes: int = 0) -> tuple[float, float]:
+    """Find latency and bandwidth from several series of `exchange_times`.
+
+    Other work of the machine only makes exchanges longer, and may do so for as long as a series takes: the shortest of
+    the series' times counts. The bandwidth is fitted to the times of large exchanges. The latency is the remaining time
+    of an exchange that follows a pause, as between two steps of a program; by then the token bucket has spent its
+    credit.
+
+    Parameters
+    ----------
+    series : sequence of dict
+    others : int
+        Number of ranks to which each rank sends.
+    burst_nbytes : int
+        Size of the token bucket.
+
+    Returns
+    -------
+    latency_s, bandwidth_Bps : float
+        The bandwidth is finite.
+    """
+    times_s = {key: min(one[key] for one in series) for key in series[0]}
+    sizes, in_a_row_s = [nbytes * others for nbytes in LARGE], [times_s[nbytes, 0.0] for nbytes in LARGE]
+    bandwidth_Bps = fit_message_time(sizes, in_a_row_s).bandwidth_Bps
+    if not math.isfinite(bandwidth_Bps):
+        # On a disturbed machine the times may not grow at all. The best measured rate is then a lower bound.
+        bandwidth_Bps = max(nbytes / time_s for nbytes, time_s in zip(sizes, in_a_row_s))
+    paused = [times_s[nbytes, PAUSE_S] - max(0, nbytes * others - burst_nbytes) / bandwidth_Bps for nbytes in LARGE]
+    return max(times_s[1, 0.0], median(paused)), bandwidth_Bps
 
 
 def _two_buffers(comm: MPI.Intracomm, nbytes: int) -> list[Any]:
