@@ -59,18 +59,13 @@ def kinds_of(kinds: Any, dtype: Any, count: int) -> Any:
     return tuple(kinds) if isinstance(kinds, list) else kinds
 
 
-def kinds_problem(kinds: Any, shape: Sequence[int], dtype: Any, axes: tuple[str, ...]) -> str | None:
-    """Return what is wrong with the kinds that `kinds_of` returned, for a valid shape and data type, or None.
-
-    Parameters
-    ----------
-    kinds
-    shape : sequence of int
-        Points of the transforms along the last axes.
-    dtype
-    axes : tuple of str
-        Names of the lengths of the transformed axes.
-    """
+def kinds_problem(
+    kinds: Any,
+    shape: Sequence[int],  # points of the transforms along the last axes
+    dtype: Any,
+    axes: tuple[str, ...],  # names of the lengths of the transformed axes
+) -> str | None:
+    """Return what is wrong with the kinds that `kinds_of` returned, for a valid shape and data type, or None."""
     names, count = ", ".join(axes), len(axes)
     known = isinstance(kinds, tuple) and len(kinds) == count and all(isinstance(each_kind, str) for each_kind in kinds)
     if not known or not set(kinds) <= {*KINDS}:
@@ -136,11 +131,7 @@ def path_problem(tuning: Any) -> str | None:
 def record(kind: type, value: Any, name: str) -> tuple[Any, str | None]:
     """Convert an argument that may be a frozen record, a dict of its fields, or None for its defaults.
 
-    Returns
-    -------
-    record : kind
-        The defaults if there is a problem.
-    problem : str or None
+    Return the record, with the defaults if there is a problem, and the problem or None.
     """
     if value is None:
         return kind(), None

@@ -35,37 +35,18 @@ LEAST_NBYTES = 1 << 20  # smaller memory of results comes from the process's hea
 
 @dataclass(eq=False)
 class Configuration:
-    """What a transform has made for certain settings.
-
-    Attributes
-    ----------
-    settings : Settings
-    kernels : StagedTransform, PlaneComposition or FieldComposition
-    parts : sequence
-        The slices of a call.
-    slots : list
-        The buffers of every slot, views of `memory`.
-    memory : ndarray or None
-    nbytes_in_flight : int
-        Memory of all slots on this rank, in bytes.
-    kinds : dict
-        The kinds of calls: "whole", "compute", "exchange".
-    share : Configuration or None
-        The configuration of the transform of shared inputs.
-    schedules : Schedules
-    known : dict
-        By the `key_of` their arguments: calls, the addresses of their arrays, and what has to exist as long as the key.
-    """
+    """What a transform has made for certain settings."""
 
     settings: Settings
-    kernels: Any
-    parts: Sequence[Any] = ()
-    slots: Sequence[Any] = ()
+    kernels: Any  # a `StagedTransform`, `PlaneComposition` or `FieldComposition`
+    parts: Sequence[Any] = ()  # the slices of a call
+    slots: Sequence[Any] = ()  # the buffers of every slot, views of `memory`
     memory: np.ndarray | None = None
-    nbytes_in_flight: int = 0
-    kinds: dict[str, CallKind] = field(default_factory=dict)
-    share: Configuration | None = None
+    nbytes_in_flight: int = 0  # memory of all slots on this rank
+    kinds: dict[str, CallKind] = field(default_factory=dict)  # the kinds of calls: "whole", "compute", "exchange"
+    share: Configuration | None = None  # of the transform of shared inputs
     schedules: Schedules = field(default_factory=Schedules)
+    # By the `key_of` their arguments: calls, the addresses of their arrays, and what has to exist as long as the key.
     known: dict[tuple[Any, ...], tuple[PlanCall, words[int], Any]] = field(default_factory=dict)
 
     def keep(self, what: str, arrays: tuple[Any, ...], out: Any, call: PlanCall, addresses: words[int]) -> None:
@@ -111,24 +92,12 @@ def given_of(arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
 
 
 class Call:
-    """A call of a transform with certain arrays: `checked`, bound to its tables, run.
+    """A call of a transform with certain arrays: `checked`, bound to its tables, run."""
 
-    Parameters
-    ----------
-    transform : Transform
-    what : {"whole", "compute", "exchange"}
-    inputs, outputs : list of ndarray
-        Arrays with joined batch axes, that fit.
-
-    Attributes
-    ----------
-    returned : DistArray or tuple of DistArray
-        What the user's call returns.
-    """
-
-    returned: Any = None
+    returned: Any = None  # what the user's call returns: a `DistArray`, or a tuple of them
 
     def __init__(self, transform: Any, what: str, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
+        # The arrays fit, and their batch axes are joined. `what`: "whole", "compute" or "exchange".
         self._transform, self._what, self._inputs, self._outputs = transform, what, inputs, outputs
         self._results: Sequence[np.ndarray] = outputs
         self._copies = False  # besides what its tables say
@@ -225,11 +194,6 @@ class ResultMemory:
     """Makes uninitialised, aligned arrays of one shape and type.
 
     Memory is taken back when its last view is deleted, in whatever thread.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : dtype
     """
 
     def __init__(self, shape: Sequence[int], dtype: DTypeLike) -> None:

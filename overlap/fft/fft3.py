@@ -203,26 +203,19 @@ def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> l
 CLOSE = 1.5  # largest ratio of the modelled times of slab and pencil that counts as close
 
 
-def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> list[tuple[int, int]]:
+def near_grids(
+    runtime: Runtime,
+    shape: tuple[int, ...],  # global, (..., nz, ny, nx); slabs split z
+    dtype: DTypeLike,  # of the elements in messages
+) -> list[tuple[int, int]]:
     """Find the grids with the smallest modelled times of their exchanges (collective).
 
     The model has Takahashi's equations (4), of one all-to-all among all ranks (slabs, where P or Q is 1), and (5), of
     two among fewer (pencils), with latency and bandwidth that are measured once per runtime. It ignores computing. So
     the plan measures its best slab and its best pencil if they are close to each other.
 
-    Parameters
-    ----------
-    runtime : Runtime
-    shape : tuple of int
-        Global shape, ``(..., nz, ny, nx)``. Slabs split z.
-    dtype : dtype
-        Type of the elements in messages.
-
-    Returns
-    -------
-    list of (int, int)
-        The best P x Q grid, the same on all ranks. If it is a slab and a pencil is close, or vice versa, the best of
-        those is second. Grids that leave ranks empty are the last choice.
+    The best P x Q grid comes first, the same on all ranks. If it is a slab and a pencil is close, or vice versa, the
+    best of those is second. Grids that leave ranks empty are the last choice.
     """
     size = runtime.coordinator.size
     nz, ny, nx = shape[-3:]

@@ -44,41 +44,19 @@ def dealias_problem(points: Sequence[int], dealias: Dealias, kinds: Sequence[str
 
 
 class Function:
-    """A function made to act on slices.
-
-    Parameters
-    ----------
-    function : callable
-        Returns its results, or has a parameter ``out`` and fills it (if it returns something other than ``out``, that
-        is its result); may have parameters ``index`` and ``rows``.
-    inputs : int or None
-        By default the function's positional parameters.
-    outputs, shared : int
-    dealias
-        See `FFT2.pointwise`.
-    points : tuple of int
-        Points of the resolved grid in real space.
-    kinds : sequence of str
-        The kinds of transforms along these axes.
-
-    Attributes
-    ----------
-    problem : str or None
-        What is wrong with the arguments.
-    inputs : int
-        Number of inputs without the shared ones.
-    takes_out : bool
-    """
+    """A function made to act on slices."""
 
     def __init__(
         self,
+        # Returns its results, or has a parameter ``out`` and fills it (if it returns something other than ``out``, that
+        # is its result); may have parameters ``index`` and ``rows``.
         function: Callable[..., Any],
-        inputs: int | None,
+        inputs: int | None,  # by default the function's positional parameters
         outputs: int,
         shared: int,
-        dealias: Dealias,
-        points: Sequence[int],
-        kinds: Sequence[str] = (),
+        dealias: Dealias,  # see `FFT2.pointwise`
+        points: Sequence[int],  # of the resolved grid in real space
+        kinds: Sequence[str] = (),  # of the transforms along these axes
     ) -> None:
         parameters = inspect.signature(function).parameters
         if inputs is None:
@@ -88,7 +66,7 @@ class Function:
         counts = integers((inputs, outputs, shared))
         if counts is not None:
             inputs, outputs, shared = counts
-        self.problem = dealias_problem(points, dealias, kinds)
+        self.problem = dealias_problem(points, dealias, kinds)  # what is wrong with the arguments
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.problem is None and (counts is None or not 0 <= shared < inputs or outputs < 1):
             self.problem = (
@@ -96,7 +74,7 @@ class Function:
                 f"inputs={inputs}, shared={shared}, outputs={outputs}"
             )
         elif self.problem is None:
-            self.inputs = inputs - shared
+            self.inputs = inputs - shared  # number of inputs without the shared ones
         if self.problem is None and _is_async(function):
             self.problem = (
                 f"expected an ordinary function, received {_name_of(function)}, an async one: a "
@@ -123,27 +101,12 @@ class Function:
         self,
         fields: Sequence[np.ndarray],
         shared: Sequence[np.ndarray],
-        results: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],  # arrays that a function with ``out`` fills
         batch: tuple[int, ...],
-        number: int,
-        rows: slice | None = None,
+        number: int,  # index of the slice in the batch of this shape
+        rows: slice | None = None,  # range of these rows among this rank's rows
     ) -> Sequence[np.ndarray]:
-        """Return the results for one slice.
-
-        Parameters
-        ----------
-        fields, shared : list of ndarray
-        results : list of ndarray
-            Arrays that a function with ``out`` fills.
-        batch : tuple of int
-            Shape of the batch; the slice has the index `number` in it.
-        rows : slice, optional
-            Range of these rows among this rank's rows.
-
-        Returns
-        -------
-        sequence of ndarray
-        """
+        """Return the results for one slice."""
         options: dict[str, Any] = {}
         if self.takes_out:
             options["out"] = results[0] if len(results) == 1 else tuple(results)

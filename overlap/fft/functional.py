@@ -76,28 +76,14 @@ class Kind:
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The request of one rank, checked as far as a rank can check it alone.
+    """The request of one rank, checked as far as a rank can check it alone."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the local part.
-    where : Distribution or None
-        The distribution of the array, if known.
-    held : int
-        The axis along which `x` is split.
-    axes : tuple of int
-        The transformed axes.
-    usual : bool
-        An `FFT2` or `FFT3` serves the request.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the local part
     dtype: np.dtype
-    where: Distribution | None
-    held: int
-    axes: tuple[int, ...]
-    usual: bool
+    where: Distribution | None  # the distribution of the array, if known
+    held: int  # the axis along which `x` is split
+    axes: tuple[int, ...]  # the transformed axes
+    usual: bool  # an `FFT2` or `FFT3` serves the request
     s: tuple[int, ...] | None
     norm: str | None
     workers: int
@@ -277,17 +263,10 @@ _EXACT_OR_TUPLE = _EXACT | {tuple}
 
 
 class _Kept:
-    """A plan that is kept.
-
-    Attributes
-    ----------
-    plan : FFT2, FFT3 or FFTN
-    used : int
-        Number of the last call on this rank that used it.
-    """
+    """A plan that is kept."""
 
     def __init__(self, plan: FourierPlan) -> None:
-        self.plan, self.used = plan, 0
+        self.plan, self.used = plan, 0  # number of the last call on this rank that used it
 
 
 class _Plans:
@@ -296,11 +275,6 @@ class _Plans:
     For each request, the ranks agree once on a plan. From then on each rank looks the plan up by its own request,
     without messages, and calls it. At the header of the call all ranks learn whether one of them calls another plan or
     has found none; if so, they agree anew.
-
-    Attributes
-    ----------
-    served : dict
-        This rank's requests -> kept plan and its transform.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -308,7 +282,7 @@ class _Plans:
         self._runtimes: dict[int, Runtime] = {}
         self._kept: dict[tuple, _Kept] = {}  # the keys are the same on all ranks
         self._count = 0
-        self.served: dict[tuple, tuple[_Kept, Transform]] = {}
+        self.served: dict[tuple, tuple[_Kept, Transform]] = {}  # this rank's requests -> kept plan and its transform
 
     @property
     def _calls(self) -> Calls:

@@ -50,15 +50,7 @@ def of_plan(init: Callable[Concatenate[Made, P], None]) -> Callable[Concatenate[
 
 
 class OnRuntime(Resource):
-    """An object on a runtime, which it closes if it has made the runtime.
-
-    Attributes
-    ----------
-    runtime : Runtime
-    comm : mpi4py.MPI.Comm
-        The ranks over which the arrays are split, for collectives of your own.
-    closed : bool
-    """
+    """An object on a runtime, which it closes if it has made the runtime."""
 
     _kind: str  # name of the class for users
 
@@ -72,7 +64,7 @@ class OnRuntime(Resource):
         else:
             self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (comm.runtime, comm)
             self.runtime.check_open()
-        self.comm = self._comm.source
+        self.comm = self._comm.source  # the ranks over which the arrays are split
 
     def __enter__(self) -> Self:
         self._check_in_use()

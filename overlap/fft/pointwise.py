@@ -35,21 +35,11 @@ from .transform import FieldTransform, Transform
 
 @dataclass(frozen=True)
 class Step:
-    """A slice of the pipeline.
+    """A slice of the pipeline."""
 
-    Attributes
-    ----------
-    stage : {"share", "back", "apply", "forth"}
-    entry : int
-        Its index in the batch.
-    first : int
-        The slice with which the stage begins.
-    task : Task or None
-    """
-
-    stage: str
-    entry: int
-    first: int
+    stage: str  # "share", "back", "apply" or "forth"
+    entry: int  # its index in the batch
+    first: int  # the slice with which the stage begins
     task: Task | None
 
     def __str__(self) -> str:
@@ -57,33 +47,19 @@ class Step:
 
 
 class FieldComposition:
-    """The staged transforms around a function of real-space fields, and the steps of both.
-
-    Parameters
-    ----------
-    back, forth : StagedTransform
-        The transforms of all inputs to real space, and of all outputs back.
-    scales : (float, float)
-        Factors of both.
-    function : Function
-    batch : tuple of int
-        Shape of the batch.
-    real : ArraySpec
-        The arrays of fields in real space.
-    fields : (list of ndarray, list of ndarray, list of ndarray)
-        Such arrays with one entry, for the inputs of the function, its shared inputs, and the results that it fills.
-    """
+    """The staged transforms around a function of real-space fields, and the steps of both."""
 
     calls, by_index, staggers = True, False, False  # as in `PlaneComposition`
 
     def __init__(
         self,
-        back: StagedTransform,
-        forth: StagedTransform,
-        scales: tuple[float, float],
+        back: StagedTransform,  # of all inputs to real space
+        forth: StagedTransform,  # of all outputs back
+        scales: tuple[float, float],  # factors of both
         function: Function,
-        batch: tuple[int, ...],
-        real: ArraySpec,
+        batch: tuple[int, ...],  # shape of the batch
+        real: ArraySpec,  # the arrays of fields in real space
+        # Such arrays with one entry: inputs of the function, shared inputs, and the results that it fills.
         fields: Sequence[list[np.ndarray]],
     ) -> None:
         self._back, self._forth, self._scales = back, forth, scales

@@ -29,15 +29,7 @@ LEAST_POINTS = 2**16  # least size of an array: for smaller ones scipy takes les
 
 
 def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Return the result of a function of `scipy.fft`, or NotImplemented if the call is left to scipy.
-
-    Parameters
-    ----------
-    method : callable
-        The function.
-    args, kwargs
-        The arguments of the call.
-    """
+    """Return the result of a function of `scipy.fft`, or NotImplemented if the call is left to scipy."""
     if method.__name__ not in SERVED or threading.current_thread() is not threading.main_thread():
         return NotImplemented
     try:
@@ -67,13 +59,7 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _workers(workers: int | None) -> int:
-    """Return the number of workers that scipy would take.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If scipy rejects `workers`.
-    """
+    """Return the number of workers that scipy would take; raise TypeError or ValueError if scipy rejects `workers`."""
     if workers is None:
         from scipy.fft import get_workers  # imported already by the caller
 

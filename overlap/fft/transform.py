@@ -401,13 +401,10 @@ class Transform(Uncopied, Described):
         )
 
     def replace_by(self, other: Transform) -> None:
-        """Replace this transform's state in place (collective).
+        """Replace this transform's state in place by that of another one (collective).
 
-        Parameters
-        ----------
-        other : Transform
-            A transform of the same kind for other shares; it must not be used afterwards. The settings stay; if
-            they are being compared, the fastest ones so far.
+        The other one is of the same kind, for other shares, and must not be used afterwards. The settings stay; if they
+        are being compared, the fastest ones so far.
         """
         if self.refinement is not None:  # what it has made and measured is for the shares before
             self.refinement.end()
@@ -490,17 +487,6 @@ class FieldTransform(Transform):
     """A transform of planes or fields in one direction, from real space to the spectrum or back.
 
     The slices of a call are the tasks of the staged transform, see there.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    comms : sequence of AsyncComm
-        One per dimension of the grid.
-    staged : StagedTransform
-    source, target : ArraySpec
-    scale : float
-    make : callable, optional
-        ``make(effort)`` makes the staged transform with another effort of FFTW's planning.
     """
 
     def __init__(

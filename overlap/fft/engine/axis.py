@@ -26,30 +26,17 @@ FOURIER = ("c2c", "r2c")
 
 @dataclass(frozen=True)
 class RealKind:
-    """A cosine or sine transform.
+    """A cosine or sine transform."""
 
-    Attributes
-    ----------
-    number : int
-        FFTW's number of the transform.
-    inverse : str
-        The kind of its inverse, except for a scale.
-    beyond : int
-        Transform and inverse, both unscaled, multiply by ``2 * (n + beyond)``; n + beyond is also how many spacings
-        of the grid lie between the walls.
-    first_mode, first_point : float
-        Half waves between the walls in mode 0, and spacings from the wall to point 0; both grow by 1 from mode to mode
-        and from point to point.
-    before, after : tuple of int
-        The ends, 0 or -1, that are multiplied by sqrt(2) before the transform or divided by sqrt(2) after it to make it
-        orthogonal: scipy's `orthogonalize`.
-    """
-
-    number: int
-    inverse: str
+    number: int  # FFTW's number of the transform
+    inverse: str  # the kind of its inverse, except for a scale
+    # Transform and inverse, both unscaled, multiply by ``2 * (n + beyond)``; n + beyond is also how many spacings of
+    # the grid lie between the walls.
     beyond: int
-    first_mode: float
-    first_point: float
+    first_mode: float  # half waves between the walls in mode 0; they grow by 1 from mode to mode
+    first_point: float  # spacings from the wall to point 0; they grow by 1 from point to point
+    # The ends, 0 or -1, that are multiplied by sqrt(2) before the transform, and those that are divided by it
+    # afterwards, to make it orthogonal: scipy's `orthogonalize`.
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
@@ -78,31 +65,19 @@ def period_of(kind: str, points: int) -> int:
 
 @dataclass(frozen=True)
 class Axis:
-    """One transformed axis.
+    """One transformed axis."""
 
-    Attributes
-    ----------
-    points : int
-        Points of the resolved grid.
-    fine : int
-        Points of the grid in real space, `points` or more.
-    kind : str
-        "c2c"; "r2c" (data are real before the forward transform, and half the modes are kept); or one of
-        `REAL_KINDS`, which have no finer grid.
-    nyquist : {"drop", "keep", "split"}
-        What becomes of mode ``points // 2`` on a finer grid. "split": there it is halved between itself and its
-        negative counterpart; sweeps of such a line transform no other axis.
-    orthogonal : bool
-        The ends of a cosine or sine transform are scaled such that it is orthogonal, except for a factor.
-    given : int or None
-        Points of arrays in real space, if not `fine`: missing points are zeros, surplus points are cut off.
-    """
-
-    points: int
-    fine: int
+    points: int  # of the resolved grid
+    fine: int  # points of the grid in real space, `points` or more
+    # "c2c"; "r2c" (data are real before the forward transform, and half the modes are kept); or one of `REAL_KINDS`,
+    # which have no finer grid.
     kind: str = "c2c"
+    # What becomes of mode ``points // 2`` on a finer grid: "drop", "keep" or "split", when it is halved between itself
+    # and its negative counterpart; sweeps of such a line transform no other axis.
     nyquist: str = "drop"
+    # The ends of a cosine or sine transform are scaled such that it is orthogonal, except for a factor.
     orthogonal: bool = False
+    # Points of arrays in real space, if not `fine`: missing points are zeros, surplus points are cut off.
     given: int | None = None
 
     @property
@@ -210,34 +185,16 @@ def dtype_after(dtype: np.dtype, lines: Mapping[int, Axis], axes: Iterable[int],
 def axes_of(
     axes: Sequence[int], points: Sequence[int], fine: Sequence[int], kinds: Sequence[str], norm: str | None = None
 ) -> dict[int, Axis]:
-    """Return the `Axis` of every transformed axis.
-
-    Parameters
-    ----------
-    axes, points, fine : sequence of int
-    kinds : sequence of str
-    norm : {None, "backward", "ortho", "forward"}
-    """
+    """Return the `Axis` of every transformed axis, for values in the order of `axes`; `norm` is one of `numpy.fft`."""
     return {axis: Axis(n, m, kind, orthogonal=norm == "ortho") for axis, n, m, kind in zip(axes, points, fine, kinds)}
 
 
 @dataclass(frozen=True)
 class Direction:
-    """The common options of all stages of a transform.
-
-    Attributes
-    ----------
-    forward : bool
-    effort : str or None
-        FFTW planning effort.
-    turned : int or None
-        The axis that the first source (backward) or the last target (forward) has last in memory, if not
-        the last one.
-    by_index : bool
-        A unit is one index of the axis that is cut.
-    """
+    """The common options of all stages of a transform."""
 
     forward: bool
-    effort: str | None
+    effort: str | None  # of FFTW's planning
+    # The axis that the first source (backward) or the last target (forward) has last in memory, if not the last one.
     turned: int | None = None
-    by_index: bool = False
+    by_index: bool = False  # a unit is one index of the axis that is cut

@@ -23,43 +23,26 @@ MOST_MESSAGES = 16  # each early task packs for all messages
 
 
 class LateTiles:
-    """Late messages of a stage.
+    """Late messages of a stage."""
 
-    Parameters
-    ----------
-    stage : Stage
-        A stage that is cut along the axis that its exchange joins, or whose target is not the result yet.
-    done : int
-        Number of units that are not exchanged late.
-    units : int
-        Number of units along the axis that the exchange splits.
-    chunk : int
-        Number of these units in a message; more if there would be too many messages.
-
-    Attributes
-    ----------
-    parts : list of slice
-        The units of every message.
-    memory : ndarray
-        Memory for the packed tiles.
-    address : int
-        The address of that memory.
-    receive_size : int
-        The largest number of elements received in a message.
-    """
-
-    def __init__(self, stage: Stage, done: int, units: int, chunk: int) -> None:
+    def __init__(
+        self,
+        stage: Stage,  # cut along the axis that its exchange joins, or its target is not the result yet
+        done: int,  # number of units that are not exchanged late
+        units: int,  # number of units along the axis that the exchange splits
+        chunk: int,  # number of these units in a message; more if there would be too many messages
+    ) -> None:
         blocks = stage.blocks
         remainder = LateBlocks(blocks, done, units)
-        self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
+        self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))  # of every message
         messages = [
             Message(remainder.message(part), blocks.rank, stage.target_shape, True, False, stage.wire)
             for part in self.parts
         ]
         sizes = [message.send_size for message in messages]
-        self.receive_size = max(message.receive_size for message in messages)
+        self.receive_size = max(message.receive_size for message in messages)  # largest number of elements received
         dtype = stage.wire.dtype
-        self.memory = zeros(sum(sizes), dtype)
+        self.memory = zeros(sum(sizes), dtype)  # of the packed tiles
         self.address = address_of(self.memory)
         self._stage, self._done = stage, done
         self._messages, self._pieces, boxes = {}, [], []

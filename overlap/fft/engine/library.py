@@ -31,22 +31,12 @@ PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # character of the comp
 
 
 class Precision:
-    """FFTW in one precision.
-
-    Parameters
-    ----------
-    prefix : str
-        Prefix of its functions' names.
-
-    Attributes
-    ----------
-    searched : int
-        How often this library has searched for a plan or changed the wisdom: while this number is the same, so is the
-        wisdom.
-    """
+    """FFTW in one precision; its functions' names begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
+        # How often this library has searched for a plan or changed the wisdom: while this number is the same, so is the
+        # wisdom.
         self.searched = 0
         self._has_threads = prefix + "init_threads" in _libraries()
         if self._has_threads:

@@ -48,43 +48,23 @@ class LineTransform:
     """FFTs along one axis of an array, unnormalised.
 
     The plan can be executed on other arrays of the same shape and strides whose addresses are equal modulo
-    `fftw.REQUIRED_ALIGNMENT`, in place or out of place as planned.
-
-    Parameters
-    ----------
-    source, target : ndarray
-        Arrays for planning, which overwrites them. Both are complex, or that of the real-space side is real. The same
-        array for a transform in place.
-    axis : int
-    forward : bool
-    effort : str or None
-        FFTW's planning effort; None: the faster of two quick searches.
-    keep : bool
-        An out-of-place transform does not overwrite its source.
-    streamed : bool
-        The data come from memory, block after block, and the points of a line are far apart. FFTW times a block that
-        stays in the cache, and so prefers plans that transform one line after the other, which are then twice as slow
-        as those that transform all lines of a block at once. So the plan of the second search is taken for every effort
-        except "estimate", which makes the same plan in every run.
-    real_kind : int, optional
-        FFTW's number of a real-to-real kind, applied to real and imaginary parts separately; by default Fourier
-        transforms.
-
-    Attributes
-    ----------
-    function, plan : int
-        Addresses: ``function(plan, source, target)`` executes the plan.
+    `fftw.REQUIRED_ALIGNMENT`, in place or out of place as planned: ``function(plan, source, target)`` executes it.
     """
 
     def __init__(
         self,
-        source: np.ndarray,
-        target: np.ndarray,
+        source: np.ndarray,  # an array for planning, which overwrites it
+        target: np.ndarray,  # another one, or `source` for a transform in place; one of the two may be real
         axis: int,
         forward: bool,
-        effort: str | None,
-        keep: bool = False,
+        effort: str | None,  # FFTW's planning effort; None: the faster of two quick searches
+        keep: bool = False,  # an out-of-place transform does not overwrite its source
+        # The data come from memory, block after block, and the points of a line are far apart. FFTW times a block that
+        # stays in the cache, and so prefers plans that transform one line after the other, which are then twice as slow
+        # as those that transform all lines of a block at once. So the plan of the second search is taken for every
+        # effort except "estimate", which makes the same plan in every run.
         streamed: bool = False,
+        # FFTW's number of a real-to-real kind, applied to real and imaginary parts separately.
         real_kind: int | None = None,
     ) -> None:
         self._fftw = fftw_of(source.dtype)

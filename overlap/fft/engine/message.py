@@ -16,30 +16,17 @@ from .program import CompiledProgram, View
 
 
 class WireFormat:
-    """The format of numbers in messages.
+    """The format of numbers in messages, for arrays of `dtype` and the `exchange` of `FFT2`.
 
     A program that packs a message notes whether a finite number is too large for a single; a step between packing and
     exchanging then raises an error (`steps.checked`). All numbers of an exchange are rounded, also those that stay on
     their rank, so results do not depend on the distribution.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Type in the arrays.
-    exchange : {None, "f4"}
-        See `FFT2`.
-
-    Attributes
-    ----------
-    dtype : dtype
-        Type in messages.
-    rounds : bool
-        Messages have another type than the arrays.
     """
 
     def __init__(self, dtype: DTypeLike, exchange: str | None = None) -> None:
-        self._exchange, self.rounds = exchange, exchange is not None
-        self.dtype = dtype_sent(dtype, exchange)
+        self._exchange = exchange
+        self.rounds = exchange is not None  # messages have another type than the arrays
+        self.dtype = dtype_sent(dtype, exchange)  # type in messages
         self._overflow = Overflow()
 
     def of(self, dtype: DTypeLike) -> WireFormat:
@@ -53,12 +40,7 @@ class WireFormat:
         return replace(view, rounding=self._overflow.address) if self.rounds else view
 
     def raise_overflow(self) -> None:
-        """Raise an error if a number was too large.
-
-        Raises
-        ------
-        InputError
-        """
+        """Raise an `InputError` if a number was too large."""
         self._overflow.check()
 
 
@@ -69,15 +51,7 @@ Piece = TypeVar("Piece")
 
 
 class Message:
-    """The places of a message's pieces: in a slot's buffers, in the target or, if sent unpacked, in the source.
-
-    Attributes
-    ----------
-    unpacked : bool
-        All pieces are sent from the source.
-    direct : bool
-        All pieces are received in the target.
-    """
+    """The places of a message's pieces: in a slot's buffers, in the target or, if sent unpacked, in the source."""
 
     def __init__(
         self,
@@ -102,13 +76,13 @@ class Message:
         self.counts_sent = sent
         self.starts_sent = starts_of(sent)
         self.send_size = sum(sent)
-        self.unpacked = (
+        self.unpacked = (  # all pieces are sent from the source
             source_shape is not None and not wire.rounds and all(contiguous(box, source_shape) for box in boxes.sent)
         )
         if source_shape is not None and self.unpacked:
             self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
         self.starts_received = starts_of(received)
-        self.direct = (
+        self.direct = (  # all pieces are received in the target
             direct
             and not wire.rounds
             and all(contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank)

@@ -38,42 +38,26 @@ from .sweep import Sweep
 
 @dataclass(frozen=True)
 class BlockPlaces:
-    """The places of a block's planes in real space.
+    """The places of a block's planes in real space."""
 
-    Attributes
-    ----------
-    inputs, outputs, shared : int
-        Numbers of input and output planes of the block, inputs first in memory, and of planes that all slices share.
-    nx : int
-        Points of a row; rows are contiguous.
-    step, shared_step : int
-        Bytes from a plane to the next one, in the block and in the shared planes.
-    dtype : numpy.dtype
-    """
-
-    inputs: int
-    outputs: int
-    shared: int
-    nx: int
-    step: int
-    shared_step: int
+    inputs: int  # input planes of the block, first in memory
+    outputs: int  # output planes of the block
+    shared: int  # planes that all slices share
+    nx: int  # points of a row; rows are contiguous
+    step: int  # bytes from a plane to the next one, in the block
+    shared_step: int  # the same in the shared planes
     dtype: np.dtype
 
 
 class CompiledFunction:
-    """A function of planes for the compiled loop.
-
-    Attributes
-    ----------
-    address : int
-        Address of a C function whose arguments are a number of rows, the address of the first of these rows in the
-        shared planes, and the address of the block.
-    """
+    """A function of planes for the compiled loop."""
 
     def __init__(self, function: Any, takes_out: bool, places: BlockPlaces) -> None:
         self._name = function.__name__
         self._failed = np.zeros(1, np.int64)
         self._callback = _callback(function, takes_out, places, address_of(self._failed))
+        # Of a C function whose arguments are a number of rows, the address of the first of these rows in the shared
+        # planes, and the address of the block.
         self.address: int = self._callback.address or 0
 
     def check(self) -> None:
@@ -216,23 +200,7 @@ X = 2
 
 
 class PlaneBlocks(PlaneComposition):
-    """The stages around a function of real-space planes on this rank, and the blocks in between.
-
-    Parameters
-    ----------
-    stages, scales, kept
-        See `PlaneComposition`.
-    lines : dict
-        The `Axis` of every transformed axis.
-    function : Function
-    batch : tuple of int
-        Shape of the batch.
-    effort : str or None
-        FFTW planning effort.
-    workers : int
-    whole : bool
-        A block is a plane, whatever its size.
-    """
+    """The stages around a function of real-space planes on this rank, and the blocks in between."""
 
     def __init__(
         self,
@@ -240,11 +208,11 @@ class PlaneBlocks(PlaneComposition):
         scales: tuple[float, float],
         kept: np.ndarray,
         lines: dict[int, Axis],
-        function: Any,
-        batch: tuple[int, ...],
+        function: Any,  # a `Function`
+        batch: tuple[int, ...],  # shape of the batch
         effort: str | None,
         workers: int,
-        whole: bool,
+        whole: bool,  # a block is a plane, whatever its size
     ) -> None:
         counts = function.inputs, function.outputs
         super().__init__(stages, counts, scales, kept)

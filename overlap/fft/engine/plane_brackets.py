@@ -42,16 +42,8 @@ PLANES, KY = 1, 2  # axes
 def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage, ...]:
     """Return the stages from a slice's modes, split along ky, to whole planes, and back.
 
-    Parameters
-    ----------
-    source : SourceArray
-        Axes are (slice, plane, ky, kx); there is one slice.
-    exchange : {None, "f4"}
-        The wire format. If numbers are rounded, messages are not sent from or received in the user's arrays.
-
-    Returns
-    -------
-    (Stage, Stage)
+    The axes of the source are (slice, plane, ky, kx); there is one slice. If numbers are rounded, messages are not sent
+    from or received in the user's arrays.
     """
     to_planes, made_stages = AxisSwap(KY, PLANES), []
     wire = WireFormat(source.dtype, exchange if source.layout.grid[0] > 1 else None)
@@ -66,22 +58,8 @@ def exchanging_stages(source: SourceArray, exchange: str | None) -> tuple[Stage,
 class PlaneBrackets(PlaneComposition):
     """The stages of `Bracket` on this rank, and the work in between, block by block.
 
-    Parameters
-    ----------
-    stages : (Stage, Stage)
-        Made by `exchanging_stages`.
-    kept : ndarray of complex
-        a_x + i a_y on this rank's planes, ``(planes, ny, nx)``.
-    spacing : (float, float)
-        dky, dkx.
-    effort : str
-        Effort of FFTW's planning.
-    workers : int
-
-    Attributes
-    ----------
-    blocks : list of slice
-        Whole pairs of planes.
+    The stages are those of `exchanging_stages`; `kept` is a_x + i a_y on this rank's planes, ``(planes, ny, nx)``; the
+    spacing is dky and dkx.
     """
 
     calls = False
@@ -91,6 +69,7 @@ class PlaneBrackets(PlaneComposition):
     ) -> None:
         super().__init__(stages, (1, 1), (1.0, 1.0), kept)
         planes, *points = kept.shape
+        # Whole pairs of planes.
         self.blocks = [slice(2 * part.start, min(2 * part.stop, planes)) for part in chunks(-(-planes // 2), PAIRS)]
         self._modes, self._spacing, self._points = self.back.shape[KY:], spacing, points
         (nky, _), (ny, nx) = self._modes, points

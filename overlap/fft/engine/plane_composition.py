@@ -40,16 +40,11 @@ Arrays = tuple[Sequence[ArrayReference], Sequence[ArrayReference]]
 
 
 class SlotBuffers:
-    """The buffers of a slot; the memory from which inputs are sent is reused to receive outputs.
-
-    Attributes
-    ----------
-    back, middle, forth : Buffers
-        For the programs before, between and after the exchanges. Those between have this rank's own piece of the
-        outputs on base `TARGET`, and the kept fields on base `ASIDE`.
-    """
+    """The buffers of a slot; the memory from which inputs are sent is reused to receive outputs."""
 
     def __init__(self, kept: np.ndarray, rows: np.ndarray, fields: np.ndarray, results: np.ndarray) -> None:
+        # For the programs before, between and after the exchanges. Those between have this rank's own piece of the
+        # outputs on base `TARGET`, and the kept fields on base `ASIDE`.
         self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
         self.middle = Buffers(results, fields)
         self.middle.bases[TARGET], self.middle.bases[ASIDE] = address_of(rows), address_of(kept)
@@ -67,41 +62,24 @@ class SlotBuffers:
 
 
 class PlaneComposition:
-    """Base of what lies between two stages of planes, with the steps of both.
+    """Base of what lies between two stages of planes, with the steps of both."""
 
-    Parameters
-    ----------
-    stages : (Stage, Stage)
-        Stages of the planes of all inputs (`back`), and of all outputs (`forth`); a message has all planes of a slice
-        together.
-    counts : (int, int)
-        Numbers of inputs with batch axes, and of outputs.
-    scales : (float, float)
-        Factors of the transforms to real space, and back.
-    kept : ndarray
-        The fields in real space that all slices share.
-
-    Attributes
-    ----------
-    staggers : bool
-        There are other ranks, so that slices exchange twice, and every second one starts late (`runtime.stagger`).
-    calls : bool
-        Some steps call Python functions.
-    by_index : bool
-        Slices are indices of the batch.
-    returned : int
-        Arrays that a user's function returns, from which a transform reads.
-    """
-
-    calls = by_index = True
-    returned = 0
+    calls = True  # some steps call Python functions
+    by_index = True  # slices are indices of the batch
+    returned = 0  # arrays that a user's function returns, from which a transform reads
 
     def __init__(
-        self, stages: Sequence[Stage], counts: tuple[int, int], scales: tuple[float, float], kept: np.ndarray
+        self,
+        stages: Sequence[Stage],  # of the planes of all inputs, and of all outputs; a message has those of a slice
+        counts: tuple[int, int],  # of inputs with batch axes, and of outputs
+        scales: tuple[float, float],  # factors of the transforms to real space, and back
+        kept: np.ndarray,  # the fields in real space that all slices share
     ) -> None:
         self.back, self.forth = stages
         self.counts, self.scales, self.kept = counts, scales, kept
-        self.wire, self.staggers = self.back.wire, self.back.blocks.size > 1
+        self.wire = self.back.wire
+        # With other ranks slices exchange twice, and every second one starts late (`runtime.stagger`).
+        self.staggers = self.back.blocks.size > 1
         self._codes = ProgramCache()
         self._scratch: list[np.ndarray] = []
 
@@ -144,16 +122,8 @@ class PlaneComposition:
     ) -> Iterator[AnyStep]:
         """Yield the steps of some slices, which share their messages.
 
-        Parameters
-        ----------
-        task : Task
-        slot : SlotBuffers
-        arrays : (sequence of ArrayReference, sequence of ArrayReference)
-            The inputs and the outputs of all slices, in natural order.
-        comms : sequence of AsyncComm
-            One communicator; not used on one rank.
-        planning : bool
-            The arrays hold no user data, so no user function may be called.
+        `arrays` are the inputs and the outputs of all slices, in natural order, `comms` one communicator, not used on
+        one rank. If `planning`, the arrays hold no user data, so no user function may be called.
         """
         part, (inputs, outputs) = task.part, arrays
         forth = self.forth.message(slice(0, length_of(part) * self.counts[1]))

@@ -33,36 +33,18 @@ GAP_NBYTES = 96  # between lines in scratch memory
 
 @dataclass(frozen=True)
 class View:
-    """An array at an offset from the start of a base.
+    """An array at an offset from the start of a base."""
 
-    Attributes
-    ----------
-    base : int
-        Number of the base.
-    shape, strides : tuple of int
-        Strides in bytes.
-    dtype : numpy.dtype
-    offset : int
-        Bytes from the start of the base.
-    step : int
-        Bytes by which it moves on with every turn of a repetition.
-    aligned : bool
-        The base is aligned as FFTW requires.
-    spare : bool
-        The data are read only once, and may be overwritten by the reader.
-    rounding : int
-        If not 0, doubles that are copied to the view are rounded to singles, and the word at this address becomes 1 if
-        one of them is too large.
-    """
-
-    base: int
+    base: int  # number of the base
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
     dtype: np.dtype
-    offset: int = 0
-    step: int = 0
-    aligned: bool = True
-    spare: bool = False
+    offset: int = 0  # bytes from the start of the base
+    step: int = 0  # bytes by which it moves on with every turn of a repetition
+    aligned: bool = True  # the base is aligned as FFTW requires
+    spare: bool = False  # the data are read only once, and may be overwritten by the reader
+    # If not 0, doubles that are copied to the view are rounded to singles, and the word at this address becomes 1 if
+    # one of them is too large.
     rounding: int = 0
 
     @classmethod
@@ -303,18 +285,11 @@ class ArrayReference:
 
 
 class Buffers:
-    """The buffers of a slot: for the pieces of a message sent to other ranks, and for those received.
-
-    Attributes
-    ----------
-    send, receive : ArrayReference
-    bases : ndarray of int64
-        The addresses of the bases of programs: those of the buffers, and entries for others.
-    """
+    """The buffers of a slot: for the pieces of a message sent to other ranks, and for those received."""
 
     def __init__(self, send: np.ndarray, receive: np.ndarray) -> None:
         self.send, self.receive = ArrayReference(send), ArrayReference(receive)
-        self.bases = np.zeros(BASES, np.int64)
+        self.bases = np.zeros(BASES, np.int64)  # of programs: the addresses of the buffers, and entries for others
         self.bases[SEND], self.bases[RECEIVE] = self.send.address, self.receive.address
 
 

@@ -29,34 +29,20 @@ _FAR = 48  # bits of an address; placeholder addresses begin beyond
 
 
 class _Recording:
-    """What a schedule's tables are made of.
-
-    Attributes
-    ----------
-    codes : list of ndarray
-        The programs, each once.
-    rows, exchange_words : list of sequence of int
-    row_slices : list of int
-        The slice of every row.
-    functions : list of (callable, int)
-        The Python functions, each with its slice.
-    exchanges : list of (Exchange, int)
-        The same of exchanges.
-    slices : list of list
-        For every slice, its items and their descriptions.
-    """
+    """What a schedule's tables are made of."""
 
     def __init__(self, slices: Iterable[Iterable[Any]]) -> None:
-        self.codes: list[np.ndarray] = []
+        self.codes: list[np.ndarray] = []  # the programs, each once
         self.rows: list[Sequence[int]] = []
-        self.row_slices: list[int] = []
-        self.functions: list[tuple[Callable[[Any], None], int]] = []
+        self.row_slices: list[int] = []  # the slice of every row
+        self.functions: list[tuple[Callable[[Any], None], int]] = []  # each with its slice
         self.exchanges: list[tuple[Exchange, int]] = []
         self.exchange_words: list[Sequence[int]] = []
         self.kept: list[Any] = []  # what the words refer to
         self._starts: dict[int, int] = {}  # start of every program in the code, by its `id`
         self._begun = 0
         self._arguments: dict[int, list[int]] = {}  # words of every message, by its `id`
+        # For every slice, its items and their descriptions.
         self.slices = [
             [item for step in steps for item in self._items(number, step)] + [((w.END, number, 0), "")]
             for number, steps in enumerate(slices)
@@ -116,22 +102,14 @@ class _Recording:
 
 
 class Schedule:
-    """The steps of a call for arrays of one kind.
-
-    Parameters
-    ----------
-    labels : sequence
-        Names of the slices.
-    slices : iterable of iterable of steps
-        The steps of each slice (see `steps`), with `stand_ins` for the call's arrays.
-    scratch : sequence of int
-        Addresses of every worker's scratch memory.
-    depth : int
-        Slots.
-    """
+    """The steps of a call for arrays of one kind."""
 
     def __init__(
-        self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int], depth: int
+        self,
+        labels: Sequence[Any],  # names of the slices
+        slices: Iterable[Iterable[Any]],  # the steps of each slice, with `stand_ins` for the call's arrays
+        scratch: Sequence[int],  # addresses of every worker's scratch memory
+        depth: int,  # slots
     ) -> None:
         recording = self._recording = _Recording(slices)
         self._labels = labels
@@ -192,16 +170,7 @@ class Schedules:
     def of(
         self, record: Callable[[list[ArrayReference]], Schedule], arrays: Sequence[np.ndarray], *also: Any
     ) -> Schedule:
-        """Return the schedule of calls with arrays like these.
-
-        Parameters
-        ----------
-        record : callable
-            ``record(arrays)`` makes the schedule for located arrays.
-        arrays : sequence of ndarray
-        also
-            Other values on which the schedule depends.
-        """
+        """Return the schedule of calls with arrays like these; ``record(arrays)`` makes it for located arrays."""
         kind = also, kind_of(arrays)
         schedule = self._made.get(kind)
         if schedule is None:

@@ -38,20 +38,15 @@ class TwiddledTranspose(AxisSwap):
 
 
 class TwiddleFactors:
-    """The twiddle factors of an axis, in one direction.
+    """The twiddle factors of an axis, in one direction."""
 
-    Parameters
-    ----------
-    axes : (int, int)
-        The two axes of the array that represent one axis.
-    points : int
-        n, the product of their lengths.
-    first : (int, int)
-        Begin of the rank's part of the array along each axis.
-    forward : bool
-    """
-
-    def __init__(self, axes: tuple[int, int], points: int, first: tuple[int, int], forward: bool) -> None:
+    def __init__(
+        self,
+        axes: tuple[int, int],  # the two axes of the array that represent one axis
+        points: int,  # n, the product of their lengths
+        first: tuple[int, int],  # begin of the rank's part of the array along each axis
+        forward: bool,
+    ) -> None:
         self._axes, self._first, self._points = axes, first, points
         self._shift = max(1, (points.bit_length() + 1) // 2)
         angle = (-2j if forward else 2j) * pi / points

@@ -27,85 +27,37 @@ NARROWEST_UNIT = 16  # points along the array's last axis
 
 @dataclass(frozen=True)
 class SourceArray:
-    """The distributed array from which a transform or a stage begins, with the part of one rank.
-
-    Attributes
-    ----------
-    layout : Layout
-    shape : tuple of int
-        Global shape. Axis 0 is that of the batch.
-    coordinates : tuple of int
-        Coordinates of the rank in the layout's grid.
-    dtype : dtype
-    contiguous : bool
-        The rank's part is C-contiguous: MPI may send from there.
-    """
+    """The distributed array from which a transform or a stage begins, with the part of one rank."""
 
     layout: Layout
-    shape: tuple[int, ...]
-    coordinates: tuple[int, ...]
+    shape: tuple[int, ...]  # global shape; axis 0 is that of the batch
+    coordinates: tuple[int, ...]  # of the rank in the layout's grid
     dtype: np.dtype
-    contiguous: bool = False
+    contiguous: bool = False  # the rank's part is C-contiguous: MPI may send from there
 
 
 @dataclass(frozen=True)
 class Place:
-    """The array in which a stage stores its results.
+    """The array in which a stage stores its results."""
 
-    Attributes
-    ----------
-    number : int
-        0: the user's array; other numbers: work memory, with one array for odd and one for even numbers.
-    early : bool
-        It may be written before the exchange.
-    natural : bool
-        It is C-contiguous and aligned.
-    """
-
-    number: int
-    early: bool
-    natural: bool
+    number: int  # 0: the user's array; other numbers: work memory, with one array for odd and one for even numbers
+    early: bool  # it may be written before the exchange
+    natural: bool  # it is C-contiguous and aligned
 
 
 class Stage:
-    """One stage on this rank.
-
-    Parameters
-    ----------
-    steps : overlap.arrays.StageAxes
-        The exchange and the transforms of the stage.
-    place : Place
-        The array in which the stage stores.
-    lines : dict
-        The `Axis` of every transformed axis.
-    source : SourceArray
-    direction : Direction
-    wire : WireFormat
-        Wire format of the messages; has no effect if nothing is exchanged.
-    units : int, optional
-        Number of units; by default units of a size that stays in the cache.
-    ends_late : bool
-        Some units may be exchanged late, cut along the axis that the exchange splits, although FFTs follow.
-
-    Attributes
-    ----------
-    source_dtype, dtype, target_dtype : dtype
-        Types of the input, of the messages, and of the result.
-    late_parts : list of slice
-        Local ranges of the axis that the exchange splits, for late units.
-    twiddle : TwiddleFactors or None
-        Factors by which received data are multiplied.
-    """
+    """One stage on this rank."""
 
     def __init__(
         self,
-        steps: StageAxes,
+        steps: StageAxes,  # the exchange and the transforms of the stage
         place: Place,
         lines: dict[int, Axis],
         source: SourceArray,
         direction: Direction,
-        wire: WireFormat,
-        units: int | None = None,
+        wire: WireFormat,  # has no effect if nothing is exchanged
+        units: int | None = None,  # number of units; by default units of a size that stays in the cache
+        # Some units may be exchanged late, cut along the axis that the exchange splits, although FFTs follow.
         ends_late: bool = False,
     ) -> None:
         self.place = place
@@ -129,13 +81,13 @@ class Stage:
         self.shape = transformed(crossed, steps.then, lines, forward)
         self.source_shape = layout.local_shape(shape, coordinates)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
-        self.twiddle: TwiddleFactors | None = None
+        self.twiddle: TwiddleFactors | None = None  # factors by which received data are multiplied
         if isinstance(steps.transpose, TwiddledTranspose):
             one, other = steps.transpose.joined, steps.transpose.split
             where = self.layout.local_slice(crossed, coordinates)
             count = lines[one].points * lines[other].points
             self.twiddle = TwiddleFactors((one, other), count, (where[one].start, where[other].start), forward)
-        self.late_parts: list[slice] = []
+        self.late_parts: list[slice] = []  # local ranges of the axis that the exchange splits, for late units
         self._ends: tuple[int, list[slice]] | None = None
         if steps.transpose is not None:
             split = steps.transpose.split
@@ -277,15 +229,7 @@ class Stage:
         return found_runs
 
     def pack(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
-        """Write the first FFTs of some units, whose results fill the message.
-
-        Parameters
-        ----------
-        program : CompiledProgram
-        part : slice
-        source, target : View
-        scale : float
-        """
+        """Write the first FFTs of some units, whose results fill the message."""
         message, along = self.message(part), self._steps.along
         pieces = message.pieces_sent(SEND)
         pieces[self.blocks.rank] = self._own(message, target)

@@ -56,43 +56,23 @@ PART_NBYTES = 4 * UNIT_NBYTES  # and of at least this many bytes
 
 
 class TrailingAxes:
-    """The sweep along the trailing axes, in parts for several workers.
-
-    Parameters
-    ----------
-    stage : Stage
-        The last stage, which has stored the input.
-    axes : tuple of int
-    way : overlap.arrays.StageAxes
-        The axes of that stage.
-    lines : dict
-        The `Axis` of every transformed axis.
-    direction : Direction
-    kind : (bool, bool, bool)
-        Whether the target holds incomplete results, whether all fields are taken as one, and whether there is only one.
-    workers : int
-
-    Attributes
-    ----------
-    sweep : Sweep or SweepInPlace
-    parts : list of slice
-        Blocks of the sweep.
-    late_units : int
-        Number of units along the axis that the last exchange splits, if its messages can be late; else 0.
-    """
+    """The sweep along the trailing axes, in parts for several workers."""
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Stage,  # the last stage, which has stored the input
         axes: tuple[int, ...],
-        way: StageAxes,
+        way: StageAxes,  # the axes of that stage
         lines: dict[int, Axis],
         direction: Direction,
+        # Whether the target holds incomplete results, whether all fields are taken as one, and whether there is only
+        # one.
         kind: tuple[bool, bool, bool],
         workers: int,
     ) -> None:
         able, whole, alone = kind
         shape, dtype, local = stage.shape, stage.target_dtype, stage.target_shape
+        # Units along the axis that the last exchange splits, if its messages can be late.
         cuts, before, self.late_units, ends = None, False, 0, None
         if not whole and way.transpose is not None and way.along in axes:
             # Units along this rank's part of the split axis.
@@ -138,7 +118,7 @@ class TrailingAxes:
                 ends=ends,
             )
         few = points(local) * dtype.itemsize // PART_NBYTES
-        self.parts = block(
+        self.parts = block(  # the sweep's blocks
             self.sweep.count,
             1 if workers == 1 else max(1, min(self.sweep.count, max(workers, min(few, PARTS * workers)))),
         )
@@ -155,17 +135,7 @@ def _whole(shape: Sequence[int]) -> tuple[slice, ...]:
 class WorkMemory:
     """Two work arrays, for stages with even and odd place numbers (`Place.number`), each for some fields at once.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-    fields : int
-        Number of fields that have work arrays at the same time.
-    result_nbytes : int
-        Bytes of a field's result, if even places may use its memory; else 0.
-
-    Attributes
-    ----------
-    fields : int
+    Even places use the memory of a field's result if it has `result_nbytes` bytes and these suffice.
     """
 
     def __init__(self, stages: Sequence[Stage], fields: int, result_nbytes: int) -> None:
@@ -208,31 +178,6 @@ class StagedTransform:
 
     Arrays have one axis for the batch, axis 0, and then those of a field. Stages of small fields are cut along the
     batch; then the whole batch counts as one field.
-
-    Parameters
-    ----------
-    route : list
-        See `overlap.arrays.stages`; axes are counted with that of the batch.
-    lines : dict
-        The `Axis` of every transformed axis.
-    source : SourceArray
-    direction : Direction
-    workers : int
-    joined : bool or None
-        Small fields are transformed together; None: all fields are, whatever their size.
-    reused : bool
-        The targets are used again and again, so nothing is written there early.
-    exchange : {None, "f4"}
-        The wire format.
-
-    Attributes
-    ----------
-    wire : WireFormat
-        The widest wire format of all stages, which is that of the buffers.
-    by_index : bool
-        Units are indices of the batch.
-    in_any_order : bool
-        Nothing is exchanged and no memory serves several fields, so the tasks of a call need no turns.
     """
 
     calls = staggers = False  # as in `PlaneComposition`
@@ -240,13 +185,13 @@ class StagedTransform:
 
     def __init__(
         self,
-        route: list[Any],
+        route: list[Any],  # see `overlap.arrays.stages`; axes are counted with that of the batch
         lines: dict[int, Axis],
         source: SourceArray,
         direction: Direction,
         workers: int,
-        joined: bool | None = True,
-        reused: bool = False,
+        joined: bool | None = True,  # small fields are transformed together; None: all fields are, whatever their size
+        reused: bool = False,  # the targets are used again and again, so nothing is written there early
         exchange: str | None = None,
     ) -> None:
         forward, turned = direction.forward, direction.turned
@@ -256,7 +201,7 @@ class StagedTransform:
         nbytes = largest_nbytes(layout, (1, *source.shape[1:]), modes_dtype(source.dtype, lines))
         whole = joined is None or (batch > 1 and joined and nbytes <= UNIT_NBYTES)
         self._whole = whole
-        self.by_index = direction.by_index  # the program for some units then serves any others
+        self.by_index = direction.by_index  # units are indices of the batch: the program for some serves any others
         self.coordinates = source.coordinates
         self.fields = 1 if whole else batch
         buffers = min(2, self.fields)
@@ -306,10 +251,12 @@ class StagedTransform:
             source = SourceArray(layout, shape, self.coordinates, dtype)
         wires = [stage.wire for stage in self.stages]
         travelling = [wire for wire in wires if wire.rounds] or wires
+        # The widest wire format of all stages, which is that of the buffers.
         self.wire = max(travelling, key=lambda wire: wire.dtype.itemsize)
         self._trailing_axes = trailing
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self.by_index and local
+        # Nothing is exchanged and no memory serves several fields, so the tasks of a call need no turns.
         self.in_any_order = local and self.fields == 1
         self._trailing = (
             TrailingAxes(
@@ -417,17 +364,10 @@ class StagedTransform:
     def arrays(
         self, sources: Sequence[ArrayReference], targets: Sequence[ArrayReference]
     ) -> list[list[ArrayReference]]:
-        """Return the arrays of all stages for the fields of a call, as `steps` expects them.
+        """Return the arrays of a call: for every field, the source of every stage, and the final target.
 
-        Parameters
-        ----------
-        sources, targets : sequence of ArrayReference
-            The rank's part of the batch, or of several ones, in natural order, before and after the transform.
-
-        Returns
-        -------
-        list of list of ArrayReference
-            For every field, the source of every stage, and the final target.
+        The arguments are the rank's parts of the batch, or of several ones, in natural order, before and after the
+        transform.
         """
         sources, targets = self._split(sources), self._split(targets)
         stored = [targets]
@@ -449,33 +389,15 @@ class StagedTransform:
         self,
         task: Task,
         slot: Buffers,
-        arrays: list[list[ArrayReference]],
+        arrays: list[list[ArrayReference]],  # from `arrays`
+        # One per dimension of the grid; None: nothing is exchanged, and no turns are taken.
         comms: Sequence[AsyncComm] | None,
-        scale: float,
-        first: int = 0,
+        scale: float,  # factor of the source
+        first: int = 0,  # index in the pipeline of the slice that is the first task
+        # The transform starts after this number of slices has ended; its source may be filled until then.
         start: int = 0,
     ) -> Iterator[AnyStep]:
-        """Yield the steps of a task.
-
-        Parameters
-        ----------
-        task : Task
-        slot : Buffers
-        arrays : list
-            From `arrays`.
-        comms : sequence of AsyncComm or None
-            One per dimension of the grid; None: nothing is exchanged, and no turns are taken.
-        scale : float
-            Factor of the source.
-        first : int
-            Index in the pipeline of the slice that is the first task.
-        start : int
-            The transform starts after this number of slices has ended; its source may be filled until then.
-
-        Yields
-        ------
-        Run, Split, Call, Exchange, WaitForSlices or TakeTurn
-        """
+        """Yield the steps of a task."""
         stage, field, alone = self.stages[task.stage], task.field, self._alone
         source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
         if task.pack_after:

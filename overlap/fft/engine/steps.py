@@ -26,19 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Execute a program.
+    """Execute a program."""
 
-    Attributes
-    ----------
-    code : ndarray of int64
-        See `CompiledProgram.code`.
-    bases : sequence of int
-        The addresses of its bases. The thread that runs it supplies the scratch memory.
-    label : str
-    """
-
-    code: np.ndarray
-    bases: Any
+    code: np.ndarray  # see `CompiledProgram.code`
+    bases: Any  # the addresses of its bases; the thread that runs it supplies the scratch memory
     label: str
 
     def execute(self, scratch: int) -> None:
@@ -68,21 +59,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Exchange a message.
-
-    Attributes
-    ----------
-    comm : AsyncComm
-    message : Message
-        Or an object with its places, type and `exchanged`.
-    send, receive : ArrayReference
-        The arrays with the pieces that are sent and received.
-    """
+    """Exchange a message."""
 
     comm: AsyncComm
-    message: Message | Any
-    send: ArrayReference
-    receive: ArrayReference
+    message: Message | Any  # or an object with its places and type
+    send: ArrayReference  # the array with the pieces that are sent
+    receive: ArrayReference  # the same for those that are received
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:
         """Make the operation, between other buffers if they are given."""

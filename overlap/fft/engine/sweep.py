@@ -309,50 +309,22 @@ NARROWEST = 4  # least points of a block along the array's last axis, if that is
 
 
 class Sweep:
-    """FFTs along some axes of a box, from several views to several views.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the input box.
-    lines : dict
-        The `Axis` of every transformed axis, in the order of the FFTs; if empty, data are only moved.
-    dtype : dtype
-        Type of the input.
-    direction : Direction
-        Options, with the axis that views of the spectral side have last in memory, if not the last one.
-    sources, targets : list of tuple of slice
-        For every view, the part of the input or output box that it contains.
-    after : int or None
-        If given, the box is one block, in scratch memory that begins at this offset in bytes.
-    same : bool
-        The output is at the place of the input.
-    natural : bool
-        The only source is usually C-contiguous.
-    ends : (int, list of slice), optional
-        Ranges of an axis, before which there are only axes of length 1, in which blocks shall begin and end.
-
-    Attributes
-    ----------
-    groups : list of slice
-        The blocks of each of these ranges.
-    scratch_nbytes : int
-        Scratch memory that it needs, including the offset.
-    count : int
-        Number of blocks.
-    """
+    """FFTs along some axes of a box, from several views to several views."""
 
     def __init__(
         self,
-        shape: tuple[int, ...],
+        shape: tuple[int, ...],  # of the input box
+        # The `Axis` of every transformed axis, in the order of the FFTs; if empty, data are only moved.
         lines: dict[int, Axis],
-        dtype: np.dtype,
-        direction: Direction,
-        sources: Sequence[Box],
-        targets: Sequence[Box],
+        dtype: np.dtype,  # of the input
+        direction: Direction,  # with the axis that views of the spectral side have last in memory, if not the last one
+        sources: Sequence[Box],  # for every view, the part of the input box that it contains
+        targets: Sequence[Box],  # the same of the output box
+        # If given, the box is one block, in scratch memory that begins at this offset in bytes.
         after: int | None = None,
-        same: bool = False,
-        natural: bool = False,
+        same: bool = False,  # the output is at the place of the input
+        natural: bool = False,  # the only source is usually C-contiguous
+        # Ranges of an axis, before which there are only axes of length 1, in which blocks shall begin and end.
         ends: tuple[int, Sequence[slice]] | None = None,
     ) -> None:
         itemsize = modes_dtype(dtype, lines).itemsize
@@ -365,7 +337,7 @@ class Sweep:
         if from_array:
             budget = BlockFromArray.at_once(shape, lines)
         cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
-        self.groups = []
+        self.groups = []  # the blocks of each range of `ends`
         if ends is not None:
             axis, ranges = ends
             size = max(map(length_of, cuts[axis]), default=1)
@@ -492,28 +464,18 @@ class _Block:
     def write(
         self,
         program: CompiledProgram,
-        sources: Sequence[View] | None,
-        targets: Sequence[View] | None,
+        sources: Sequence[View] | None,  # None: the input is in scratch memory
+        targets: Sequence[View] | None,  # None: the output is in scratch memory
+        # Factor, applied when the block is loaded; if it is not loaded, or if lines are long and far apart, when it is
+        # stored.
         scale: float,
-        physical: View | None = None,
-        same: bool = False,
+        physical: View | None = None,  # the real-space side, if it is not the block's own
+        same: bool = False,  # see `Sweep`; if set, everything is copied
     ) -> None:
         """Write the load, the FFTs and the store of the block.
 
         Data that have the same layout in an array as they would have in scratch memory are not copied: this holds for
         all results, and for sources that the FFTs do not overwrite or that are `spare`.
-
-        Parameters
-        ----------
-        sources, targets : list of View, or None
-            None: the input or the output is in scratch memory.
-        scale : float
-            Factor, applied when the block is loaded; if it is not loaded, or if lines are long and far apart, when it
-            is stored.
-        physical : View, optional
-            The real-space side, if it is not the block's own.
-        same : bool
-            See `Sweep`; if set, everything is copied.
         """
         source, target = self._transformed.ends(physical)
         in_place = source is target

@@ -37,40 +37,18 @@ class SweepInPlace:
     copied back, because their distant points would compete for the same places in the cache. The fastest way through
     scratch memory depends on length and precision, see the constants. Data that come from memory are copied first,
     because a copy waits less for them than an FFT. Lines that do not fit into scratch memory are transformed in place.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    axis : int
-    line : Axis
-        An axis that is `alike`, and not "r2c".
-    dtype, direction
-        See `Sweep`.
-    sources : list of tuple of slice, optional
-        For every view, the part of the array that it contains; by default all data are in the array already.
-    cuts : list of slice, optional
-        Ranges in which blocks shall begin and end, of the axes after `axis` taken as one,
-    before : bool
-        or of the axes before `axis`.
-
-    Attributes
-    ----------
-    groups : list of slice
-        The blocks of each of `cuts`.
-    scratch_nbytes : int
-        Scratch memory that it needs.
-    count : int
-        Number of blocks.
     """
 
     def __init__(
         self,
         shape: tuple[int, ...],
         axis: int,
-        line: Axis,
+        line: Axis,  # is `alike`, and not "r2c"
         dtype: np.dtype,
         direction: Direction,
+        # For every view, the part of the array that it contains; by default all data are in the array already.
         sources: Sequence[Box] = (),
+        # Ranges in which blocks shall begin and end, of the axes after `axis` taken as one, or of those before it.
         cuts: Sequence[slice] | None = None,
         before: bool = False,
     ) -> None:

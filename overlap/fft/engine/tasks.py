@@ -24,32 +24,19 @@ NOTHING = range(0)
 
 @dataclass(frozen=True)
 class Task:
-    """A slice of the pipeline: some units of one stage, of one field.
-
-    Attributes
-    ----------
-    field, stage : int
-    part : slice
-        The units.
-    pack_after, unpack_after : range
-        The tasks that must end before it packs, and before it unpacks.
-    trailing_after : range or None
-        It transforms the trailing axes of its field when these tasks have ended; None: another task does.
-    kind : {"units", "indices", "turn", "late"}
-        "indices": units are indices of the batch. "turn": the task only takes its turn. "late": units that earlier
-        tasks have packed.
-    late : slice or None
-        Late units that it packs before its own.
-    """
+    """A slice of the pipeline: some units of one stage, of one field."""
 
     field: int
     stage: int
-    part: slice
-    pack_after: range = NOTHING
-    unpack_after: range = NOTHING
+    part: slice  # the units
+    pack_after: range = NOTHING  # the tasks that must end before it packs,
+    unpack_after: range = NOTHING  # and before it unpacks
+    # It transforms the trailing axes of its field when these tasks have ended; None: another task does.
     trailing_after: range | None = None
+    # "units"; "indices": units are indices of the batch; "turn": the task only takes its turn; "late": units that
+    # earlier tasks have packed.
     kind: str = "units"
-    late: slice | None = None
+    late: slice | None = None  # late units that it packs before its own
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -77,25 +64,18 @@ class Task:
         return f"field {self.field}, stage {self.stage}, {kind}units {self.part.start} to {self.part.stop}"
 
 
-def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: bool) -> list[Task]:
-    """Return the tasks of some fields.
-
-    Parameters
-    ----------
-    units : list of int
-        The number of units of every stage.
-    fields : int
-    chunk : int
-        Units per task, at most.
-    buffers : int
-        Number of fields that have work memory at the same time. With 2, and two stages, a field's second stage takes
-        turns with the next field's first one, so that exchanges do not pause in between.
-    holds : bool
-        The trailing axes are transformed out of work memory.
-    """
+def in_order(
+    units: list[int],  # of every stage
+    fields: int,
+    chunk: int,  # units per task, at most
+    buffers: int,  # number of fields that have work memory at the same time
+    holds: bool,  # the trailing axes are transformed out of work memory
+) -> list[Task]:
+    """Return the tasks of some fields."""
     parts = [chunks(number, chunk) for number in units]
     last = len(parts) - 1
     if last == 1 and buffers > 1:
+        # A field's second stage takes turns with the next field's first one, so exchanges do not pause in between.
         groups = [
             [(field - stage, stage) for stage in (0, 1) if 0 <= field - stage < fields] for field in range(fields + 1)
         ]

@@ -101,52 +101,27 @@ class TunableFields(Tunable, Protocol):
 
 
 class Candidates:
-    """The candidates for one transform. Making them is collective.
+    """The candidates for one transform. Making them is collective."""
 
-    Parameters
-    ----------
-    transform : Transform
-    requested : Settings
-        The requested settings; fields that are given are tried with no other value.
-
-    Attributes
-    ----------
-    slices : int
-        Slices of the whole batch.
-    slices_of_one : int
-        Slices of one entry of trials: 1 if the entries are planes, the units of a field if they are fields.
-    nbytes : int
-        The largest number of bytes that a rank sends per slice.
-    nbytes_of_arrays : int
-        The largest bytes, on any rank, of the inputs and outputs of a slice or a field.
-    hides : bool
-        There is an exchange to hide, and computing behind which to hide it.
-    parts : (int, int, int)
-        For the trials of computing and exchanging alone: the entries of the batch, and the slices of a short and of a
-        long message.
-    sizes : list of int
-        Slices per message that are worth a trial, the most promising first.
-    long : int
-        Slices per message if nothing is hidden, when short messages gain nothing.
-    deep, shallow : int
-        Number of slots that hides most, and number that stays in the cache.
-    hopeless : float
-        Candidates whose modelled time is more than this many times the best one are not measured.
-    """
-
+    # For the trials of computing and exchanging alone: entries of the batch, slices of a short and of a long message.
     parts: tuple[int, int, int]
-    sizes: list[int]
-    hopeless: float
-    slices_of_one = 1
+    sizes: list[int]  # slices per message that are worth a trial, the most promising first
+    hopeless: float  # candidates whose modelled time is more than this many times the best one are not measured
+    slices_of_one = 1  # slices of one entry of trials: 1 if the entries are planes, the units of a field if fields
 
     def __init__(self, transform: Tunable, requested: Settings) -> None:
-        self.transform, self.requested = transform, requested
+        self.transform = transform
+        self.requested = requested  # fields that are given are tried with no other value
         self.coordinator = transform.runtime.coordinator
-        self.slices = transform.slices
+        self.slices = transform.slices  # of the whole batch
+        # The largest number of bytes, on any rank, that are sent per slice, and of the inputs and outputs of a slice or
+        # a field.
         self.nbytes, self.nbytes_of_arrays, *self._more = self._of_all_ranks(self._nbytes_here())
-        self.hides = self.slices > 1 and self.nbytes > 0
+        self.hides = self.slices > 1 and self.nbytes > 0  # there is an exchange, and computing that can hide it
+        # Slices per message if nothing is hidden, when short messages gain nothing.
         self.long = requested.chunk or max(1, min(self.slices, LONG_NBYTES // max(1, self.nbytes)))
         self.workers = transform.runtime.workers
+        # Slots that hide most, and that stay in the cache.
         self.deep, self.shallow = (
             requested.depth or max(slots, SLOTS_PER_WORKER * self.workers) for slots in (DEPTH, SHALLOW)
         )
@@ -380,31 +355,17 @@ class FieldCandidates(Candidates):
 
 @dataclass(frozen=True)
 class Model:
-    """The timing model with the numbers of one transform, the same on all ranks.
-
-    Attributes
-    ----------
-    candidates : Candidates
-    slice_s : float
-        Time of computing a slice, with all workers.
-    overhead_s : float
-        Time of a core per message.
-    link : LatencyBandwidth
-    shares : (float, float)
-        C and T of a slice as far as they can be compared: with long messages.
-    handover_s : float
-        Additional time of a core per message that is passed between threads, or waited for beside computing.
-    takes_core : bool
-        Ranks of one host exchange by copies, and there is no core but those that compute. Then polling hides no more
-        than blocking.
-    """
+    """The timing model with the numbers of one transform, the same on all ranks."""
 
     candidates: Candidates
-    slice_s: float
-    overhead_s: float
+    slice_s: float  # time of computing a slice, with all workers
+    overhead_s: float  # time of a core per message
     link: LatencyBandwidth
-    shares: tuple[float, float]
+    shares: tuple[float, float]  # C and T of a slice as far as they can be compared: with long messages
+    # Additional time of a core per message that is passed between threads, or waited for beside computing.
     handover_s: float = 0.0
+    # Ranks of one host exchange by copies, and there is no core but those that compute. Then polling hides no more than
+    # blocking.
     takes_core: bool = False
 
     @property

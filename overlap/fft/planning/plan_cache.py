@@ -40,22 +40,17 @@ HELD = 200  # entries of the cache that a runtime keeps in memory
 
 
 class Known:
-    """An entry of a tuning file for plans of one kind, the same on all ranks. Making one is collective.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    plan : dict
-        The description of the plan, in values for a file; the same on all ranks.
-    dtype : dtype
-        The data type, whose precision the wisdom has.
-    filed : bool
-        Whether there is a file.
-    """
+    """An entry of a tuning file for plans of one kind, the same on all ranks. Making one is collective."""
 
     _entry: dict[str, Any] | None = None
 
-    def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, filed: bool) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: dict[str, Any],  # the description of the plan, in values for a file; the same on all ranks
+        dtype: DTypeLike,  # whose precision the wisdom has
+        filed: bool,  # whether there is a file
+    ) -> None:
         self._runtime, self._plan, self._dtype = runtime, store.stated(plan), dtype
         if filed and "machine" not in runtime.cache:
             runtime.cache["machine"] = machine(runtime.coordinator)
@@ -76,34 +71,14 @@ class Known:
 
 
 class Tuning(Known):
-    """A plan's tuning file. Making one is collective.
-
-    Parameters
-    ----------
-    runtime, plan, dtype
-        See `Known`.
-    path : str or None
-        None: no file.
-
-    Attributes
-    ----------
-    weights : tuple of numbers or None
-        The weights that `keep_weights` has stored for this plan.
-    grid : tuple of int or None
-        The process grid of the entry, or that of the plan, for an entry that `keep` will make.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the file cannot be used.
-    """
+    """A plan's tuning file, if `path` names one. Making one is collective; a bad file raises on all ranks."""
 
     def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, path: str | None) -> None:
         super().__init__(runtime, plan, dtype, path is not None)
         self.path = path
         self._reason: str | None = None
-        self.weights: Weights = None
-        self.grid: tuple[int, int] | None = None
+        self.weights: Weights = None  # that `keep_weights` has stored for this plan
+        self.grid: tuple[int, int] | None = None  # of the entry, or of the plan, for an entry that `keep` will make
         self._known: list[str] = []  # wisdom of the earlier entry, for transforms that are not tuned anew
         if path is None:
             return
@@ -167,12 +142,7 @@ class Tuning(Known):
     def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
         """Make the entry from tuned transforms, and write it to the file if there is one (collective).
 
-        Parameters
-        ----------
-        transforms : dict
-            Name to tuned `Transform`.
-        shapes : tuple
-            The values on which this rank's FFTW plans depend; ranks with equal shapes make equal plans.
+        This rank's FFTW plans depend on the values in `shapes`: ranks with equal ones make equal plans.
         """
         coordinator = self._runtime.coordinator
         everybodys = coordinator.allgather(shapes)

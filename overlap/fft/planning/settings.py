@@ -91,12 +91,8 @@ class Settings:
 def settings_problem(settings: object, complete: bool = False) -> str | None:
     """Return what is wrong with settings, or None.
 
-    Parameters
-    ----------
-    settings : Settings
-        A request, whose fields may all be left open.
-    complete : bool
-        The settings come from planning or a tuning file, so only `effort` may be None.
+    In a request all fields may be left open; `complete` settings come from planning or a tuning file, so only `effort`
+    may be None.
     """
     if not isinstance(settings, Settings):
         return f"expected settings to be a Settings, received {settings!r}"
@@ -151,23 +147,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest settings that a comparison in calls has found, for later processes.
-
-    Attributes
-    ----------
-    settings : Settings
-    second : Settings or None
-        The next fastest.
-    seconds : float
-        Time of a call.
-    processes : int
-        Number of processes that have compared the two.
-    """
+    """The fastest settings that a comparison in calls has found, for later processes."""
 
     settings: Settings
-    second: Settings | None
-    seconds: float
-    processes: int = 1
+    second: Settings | None  # the next fastest
+    seconds: float  # time of a call
+    processes: int = 1  # number of processes that have compared the two
 
 
 @dataclass(frozen=True)

@@ -58,19 +58,11 @@ Turns = Generator[Settings, float, None]
 
 
 class Tournament:
-    """A tournament of settings, and the times of all their runs.
-
-    Attributes
-    ----------
-    champion : Settings
-        The fastest settings so far.
-    times_s : dict
-        Settings -> seconds of their runs.
-    """
+    """A tournament of settings, and the times of all their runs."""
 
     def __init__(self, champion: Settings) -> None:
-        self.champion = champion
-        self.times_s: dict[Settings, list[float]] = {}
+        self.champion = champion  # the fastest settings so far
+        self.times_s: dict[Settings, list[float]] = {}  # settings -> seconds of their runs
         self._scores = {champion: 1.0}  # time over that of the first champion, measured in turns with other settings
 
     def met(self) -> Turns:
@@ -128,13 +120,9 @@ class Tournament:
 
 
 class Configurations:
-    """The settings for which a transform has been configured: it returns to them without new schedules.
+    """The settings for which a transform has been configured, for `count` entries of the batch, by default all.
 
-    Parameters
-    ----------
-    transform : Transform
-    count : int, optional
-        Entries of the batch; by default all.
+    It returns to them without new schedules.
     """
 
     def __init__(self, transform: Tunable, count: int | None = None) -> None:
@@ -166,35 +154,19 @@ class Configurations:
 
 
 class Comparison:
-    """Compares settings in the next calls of a transform, which is configured with the champion's.
-
-    Parameters
-    ----------
-    transform : Transform
-    entrants : callable
-        ``entrants()`` returns the settings to try, the most promising first (collective).
-    successors : callable
-        ``successors(settings)`` returns further settings to try if `settings` are the fastest of the entrants.
-    keep : callable
-        ``keep(choice)`` is called on all ranks when the fastest settings are known.
-    known : Choice, optional
-        The choice of an earlier process, with which the transform is configured.
-
-    Attributes
-    ----------
-    share : float
-        The largest share of the time of all calls that challengers may cost; the same on all ranks.
-    """
+    """Compares settings in the next calls of a transform, which is configured with the champion's."""
 
     def __init__(
         self,
         transform: Tunable,
-        entrants: Callable[[], list[Settings]],
+        entrants: Callable[[], list[Settings]],  # returns the settings to try, the most promising first (collective)
+        # Returns further settings to try if its argument is the fastest of the entrants.
         successors: Callable[[Settings], list[Settings]],
-        keep: Callable[[Choice], object],
-        known: Choice | None = None,
+        keep: Callable[[Choice], object],  # called on all ranks when the fastest settings are known
+        known: Choice | None = None,  # the choice of an earlier process, with which the transform is configured
     ) -> None:
-        self._transform, self._keep, self.share = transform, keep, SHARE
+        self._transform, self._keep = transform, keep
+        self.share = SHARE  # of the time of all calls that challengers may cost; the same on all ranks
         self._tournament = Tournament(transform.settings)
         self._made = Configurations(transform)
         self._turns = self._all_turns(entrants, successors, known)
@@ -328,12 +300,7 @@ class Clock:
 
 
 class Trials:
-    """A transform on trial arrays. Making one measures the quantities of its model (collective).
-
-    Attributes
-    ----------
-    model : Model
-    """
+    """A transform on trial arrays. Making one measures the quantities of its `model` (collective)."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.candidates, self.transform = candidates, candidates.transform
@@ -451,16 +418,9 @@ def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = N
     """Configure a transform as requested, and with the best known settings for fields that are open (collective).
 
     If there is nothing to hide, or if the way to wait was requested, rules of thumb complete the settings. Others are
-    those that an earlier plan of the same kind has found, or else, with an effort of "measure" or "patient", the winner
-    of a tournament in runs of its own, or else those that the model expects to be the fastest. Settings that were not
-    measured in this process are compared with others in later calls.
-
-    Parameters
-    ----------
-    transform : Transform
-    requested : Settings
-    memory : PlanCache, optional
-        The cache of its plan, from which settings are taken and in which they are stored.
+    those that an earlier plan of the same kind has found and put into the `memory`, or else, with an effort of
+    "measure" or "patient", the winner of a tournament in runs of its own, or else those that the model expects to be
+    the fastest. Settings that were not measured in this process are compared with others in later calls.
     """
     transform.requested, transform.refinement, transform.trials = requested, None, ()
     entrants: list[Settings] = []
@@ -509,16 +469,8 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
 
     All combinations of way to wait, slices per message and depth are challengers, those that the model prefers first.
     Then variants of the champion follow, with other limits of exchanges in flight, late shares, and efforts of FFTW. At
-    the end it runs in turns against the choice of planning, to measure the gain.
-
-    Parameters
-    ----------
-    transform : Transform
-        Settings that were requested for its plan, such as a depth, stay.
-    budget_s : float
-        Making FFTW's plans may take longer; what is measured first takes its time in any case.
-    progress : callable, optional
-        ``progress(what, done, total)``, called on rank 0, in seconds.
+    the end it runs in turns against the choice of planning, to measure the gain. Settings that were requested for the
+    plan stay. Making FFTW's plans may take longer than the budget; what is measured first takes its time in any case.
     """
     clock = Clock(transform.runtime.coordinator, budget_s, progress)
     with on_trial(transform, "tuning"):
