@@ -26,29 +26,7 @@ from .engine.fftw import empty
 
 
 class ArraySpec:
-    """Shape, data type and distribution of the arrays on one side of a transform.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    batch : tuple of int
-        Leading axes.
-    shape : tuple of int
-        Global shape of one plane or field.
-    parts : dict of int to slice
-        This rank's part of every axis that is split; axes are counted from the end (-1, -2, ...).
-    dtype : numpy.dtype
-    natural : bool
-        Whether the axes are in natural order, (y, x) or (z, y, x).
-    contiguous : bool
-        Only C-contiguous arrays are accepted, because MPI reads and writes them directly.
-    spectral : bool
-        The arrays are of the spectrum: their elements are modes and not points.
-    kinds : tuple of str, optional
-        The kind of transform along every axis that does not belong to the batch; by default FFTs.
-    taken_apart : dict of int to (int, bool), optional
-        The axes, counted from the end, that are transformed as two axes each: the length of that which is last in
-        memory, and whether it is the first of the two.
+    """Shape, data type and distribution of the arrays on one side of a transform; plans make them.
 
     Attributes
     ----------
@@ -74,15 +52,18 @@ class ArraySpec:
     def __init__(
         self,
         comm: Any,
-        batch: Sequence[int],
-        shape: Sequence[int],
+        batch: Sequence[int],  # lengths of the leading axes
+        shape: Sequence[int],  # global shape of one plane or field
+        # This rank's part of every axis that is split; axes are counted from the end (-1, -2, ...).
         parts: dict[int, slice],
         dtype: Any,
         *,
-        natural: bool = True,
-        contiguous: bool = False,
-        spectral: bool = False,
-        kinds: Sequence[str] = (),
+        natural: bool = True,  # the axes are in natural order, (y, x) or (z, y, x)
+        contiguous: bool = False,  # only C-contiguous arrays are accepted, because MPI reads and writes them directly
+        spectral: bool = False,  # elements are modes and not points
+        kinds: Sequence[str] = (),  # of transforms along every axis that does not belong to the batch; by default FFTs
+        # The axes, counted from the end, that are transformed as two axes each: the length of that which is last in
+        # memory, and whether it is the first of the two.
         taken_apart: dict[int, tuple[int, bool]] | None = None,
     ) -> None:
         self.comm = comm
@@ -302,13 +283,7 @@ class ArraySpec:
 
 
 def box_lengths(lengths: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Return the lengths of a box with `count` axes, each 2 pi by default.
-
-    Raises
-    ------
-    InputError
-        On this rank: a length is not positive and finite, or there are too many or too few.
-    """
+    """Return the lengths of a box with `count` axes, each 2 pi by default; raise what is wrong with them."""
     try:
         box = np.broadcast_to(np.asarray(tau if lengths is None else lengths, float), (count,))
         good = bool(np.all(np.isfinite(box) & (box > 0)))

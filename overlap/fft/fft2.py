@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import AxisSwap
 from ..arrays.exchange import travelling
+from ..arrays.stages import Route, for_stages
 from ..checks import choice_problem
 from .array_layout import ArrayLayout, default_problem
 from .engine.plane_blocks import PlaneBlocks
@@ -18,7 +18,7 @@ from .planning.tournament import use_settings
 from .pointwise import Pointwise
 from .transform import FieldTransform, Transform
 
-Y, X = 1, 2  # axes of a batch of planes
+X = 2  # axis of a batch of planes
 BLOCKS = ("rows", "planes")
 FEW = 8  # fewer planes per worker are cut into parts, behind which exchanges are hidden, if the planes are large:
 LARGE_NBYTES = 2**22  # at least this many bytes on each rank
@@ -97,13 +97,8 @@ class FFT2(FourierPlan):
     def _choose_grid(self) -> tuple[int, ...]:
         return (self.comm.size,)
 
-    def _route(self, forward: bool) -> list[Any]:
-        if self.comm.size == 1:
-            return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
-        forth, back = AxisSwap(Y, X), AxisSwap(X, Y)
-        if self._layout.restore:
-            return [(X,), forth, (Y,), back, ()] if forward else [(), forth, (Y,), back, (X,)]
-        return [(X,), forth, (Y,)] if forward else [(Y,), back, (X,)]
+    def _route(self, forward: bool) -> Route:
+        return for_stages(self._way, X, forward)  # complex data, too, are transformed along x last on the way back
 
     def _by_plane(self, planes: int) -> bool:
         """Return whether messages contain whole planes: enough to hide one behind others, or small ones."""

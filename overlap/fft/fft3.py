@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import AxisSwap
 from ..arrays.exchange import dtype_sent, travelling
+from ..arrays.stages import Route
 from ..runtime import Runtime
 from ..timing.alltoall import alltoall_s
 from .array_layout import ArrayLayout, grid_problem
@@ -126,8 +126,11 @@ class FFT3(FourierPlan):
             chosen[key] = grids[seconds.index(min(seconds))]
         return chosen[key]
 
-    def _route(self, forward: bool) -> list[Any]:
-        return _route(self.grid, "r2c" in self._kinds, forward, self._layout.restore)
+    def _route(self, forward: bool) -> Route:
+        route = super()._route(forward)
+        if not forward and route[::2] == [(Z,), (Y, X)] and route[1] is not None and "r2c" not in self._kinds:
+            return [(X, Z), route[1], (Y,)]  # the trailing axis is transformed in the target, and units may be late
+        return route
 
     def _title(self) -> str:
         P, Q = self.grid
@@ -172,32 +175,6 @@ class FFT3(FourierPlan):
             A `Transform` of the spectral inputs.
         """
         return self._act(function, (inputs, outputs, shared), dealias)
-
-
-def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> list[Any]:
-    """Return the route from real space to the spectrum, or back, in the form of `arrays.stages`."""
-    over = AxisSwap(Y, X), AxisSwap(Z, Y)
-    steps: list[Any] = [(X,), over[0], (Y,), over[1], (Z,)]
-    if restore:
-        steps += [over[1].reversed(), (), over[0].reversed(), ()]
-    if not forward:
-        steps = [step.reversed() if isinstance(step, AxisSwap) else step for step in steps[::-1]]
-    route: list[Any] = [()]
-    for group, transpose in zip(steps[::2], [*steps[1::2], None]):
-        route[-1] += group
-        if transpose is not None and grid[0 if X in (transpose.joined, transpose.split) else 1] > 1:
-            route += [transpose, ()]
-    if forward or (restore and len(route) > 1):
-        return route if len(route) > 1 else [(X, Y), None, (Z,)]
-    if route[0] == (Z,) and route[1:] == [over[1].reversed(), (Y, X)] and not real:
-        return [(X, Z), route[1], (Y,)]  # the trailing axis is transformed in the target, and its units may be late
-    if len(route) == 1:
-        return [(Z,), None, (Y, X)] if real else [(X, Y), None, (Z,)]
-    if route[0] == (Z, Y):
-        if real:  # x is transformed last, and a stage that transforms z cannot be cut along z
-            return [(Z,), None, (Y,), *route[1:]]
-        return [(Y,), route[1], (X, Z)]
-    return route
 
 
 CLOSE = 1.5  # largest ratio of the modelled times of slab and pencil that counts as close

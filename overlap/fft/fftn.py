@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from math import isqrt, prod, tau
+from math import isqrt, prod
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import AxisSwap, Layout
 from ..arrays.exchange import travelling
-from ..arrays.stages import Route, for_stages
+from ..arrays.stages import Route
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
-from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
-from .fourier import FourierPlan, mode_numbers
+from .fourier import FourierPlan
 from .function import Dealias, Function
 from .on_runtime import PlanComm, of_plan
 from .planning.settings import Settings
@@ -165,17 +163,13 @@ class FFTN(FourierPlan):
                 f"expected grid to be {len(chosen)} positive integers whose product is {ranks}, the number of ranks, "
                 f"received {shown(layout.grid)}"
             )
-        self._half = kinds.index("r2c") if "r2c" in kinds else None
-        if ranks > 1 and self._half in chosen:
-            return (
-                f"expected complex data, or axis {self._half}, of half the spectrum, to be whole, received "
-                f"split={chosen}"
-            )
+        half = kinds.index("r2c") if "r2c" in kinds else None
+        if ranks > 1 and half in chosen:
+            return f"expected complex data, or axis {half}, of half the spectrum, to be whole, received split={chosen}"
         s, modes = self._lengths_wanted, integers(layout.modes)
         if s is not None and (len(s) != len(wanted) or min(s) < 1):
             return f"expected s to be None or {len(wanted)} positive integers, one for each of axes, received {s}"
         sizes = grid or self._even_grid(chosen)
-        self._factors = {}
         # An axis can be split over the ranks before its transform or after it.
         longest = tuple(map(max, self._lengths_given, self._points_of(self._lengths_given)))
         for axis, size in staying_split(longest, wanted, chosen, sizes).items():
@@ -250,21 +244,6 @@ class FFTN(FourierPlan):
         self._way, self._there = _route(whole, apart, self._here, self._layout.restore, self._transposed)
         self._place_arrays(())
 
-    def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
-        lengths = self._lengths(lines, spectral)
-        where = layout.local_slice((1, *lengths.values()), self._coordinates)
-        shape, parts, taken_apart = [], {}, {}
-        for axis, (split, each) in enumerate(self._split_axes(spectral)):
-            if axis in self._factors:
-                taken_apart[axis - len(self._at)] = each, spectral and not self._transposed
-            shape.append(lengths[split] * each)
-            if layout.splits[split] is not None:
-                parts[axis - len(self._at)] = slice(where[split].start * each, where[split].stop * each)
-        dtype = self._modes_dtype if spectral else self._dtype
-        return ArraySpec(
-            self.comm, batch, shape, parts, dtype, spectral=spectral, kinds=self._kinds, taken_apart=taken_apart
-        )
-
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
         axes = [(at, 1) for at in self._at]
         for axis, (first, last) in self._factors.items():
@@ -275,38 +254,10 @@ class FFTN(FourierPlan):
     def _turned(self) -> int | None:
         return None if self._transposed else next((self._at[axis] for axis in self._factors), None)
 
-    def _route(self, forward: bool) -> list[Any]:
-        return for_stages(self._way, None if self._half is None else self._at[self._half], forward)
-
     def _title(self) -> str:
         of = f"{self._dtype}{self._in_kinds()}"
         title = f"FFTN {self._shape} {of} along {self._wanted}, split along {self.split}, {self._sharers()}"
         return title + travelling(self.exchange)
-
-    def wavenumbers(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the wavenumbers k of this rank's modes: 2 pi / length times the number of waves in a box (local).
-
-        Parameters
-        ----------
-        lengths : float or sequence of float, optional
-            Lengths of the box, one for each of `axes` or one for all; 2 pi by default: k is the number of waves.
-
-        Returns
-        -------
-        tuple of ndarray of float
-            For each of `axes`, in the order given, an array of a shape that broadcasts to the local spectrum.
-        """
-        self._check_in_use()
-        wanted = self._wanted or ()
-        numbers, lines = [], self._lines(self._fine)
-        for axis, length in zip(wanted, box_lengths(lengths, len(wanted))):
-            modes = tau / length * mode_numbers(lines[self._at[axis]].kind, self._points[axis])
-            if axis in self._factors and self._transposed:
-                modes = modes.reshape(self._factors[axis][::-1]).T.reshape(-1)
-            shape = [1] * len(self._points)
-            shape[axis] = -1
-            numbers.append(modes[self.spectrum.local_slice[axis]].reshape(shape))
-        return tuple(numbers)
 
     def _operators_problem(self) -> str | None:
         if self._factors:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from math import tau
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import Layout, checked_shares, coordinates, subcomms
+from ..arrays import AxisSwap, Layout, checked_shares, coordinates, subcomms
 from ..arrays.exchange import exchange_problem
+from ..arrays.stages import Route, for_stages
 from ..checks import choice_problem
-from ..errors import ClosedError, InputError
+from ..errors import InputError
 from ..ranks.interrupts import holding_signals
 from ..ranks.resource import marked_call
 from ..runtime import Runtime
@@ -59,6 +61,7 @@ class FourierPlan(Plan):
     _names: tuple[str, ...]  # names of the axes' lengths
     _memory: PlanCache
     _kinds: tuple[str, ...]
+    _at: Sequence[int]  # the first axis of each axis, after the batch's: one that stays split becomes two
 
     @of_plan
     @holding_signals
@@ -76,6 +79,7 @@ class FourierPlan(Plan):
         exchange: str | None = None,
     ) -> None:
         super().__init__(comm)
+        self._factors: dict[int, tuple[int, int]] = {}  # of axes that stay split while they are transformed
         with self._making():
             arrays, requested, path, problem = self._options(layout, settings, tuning)
             lengths: Any = integers(shape)
@@ -118,7 +122,7 @@ class FourierPlan(Plan):
                 **asdict(arrays),
                 **asdict(requested),
             )
-            self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
+            self._axes = self._at = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
             self._norm, self._kinds, self.exchange = norm, of_axes, exchange
             self._batch = self._shape[:-count]
@@ -225,16 +229,19 @@ class FourierPlan(Plan):
         self._there = (
             self._here if self._layout.restore else Layout((None, None, *dimensions), self._grid, self._weights)
         )
+        # In an exchange an axis becomes whole, and the axis that was transformed before is split instead.
+        swaps = [AxisSwap(joined, split) for split, joined in pairwise(self._axes[::-1])]
+        self._way: Route = [self._axes[-1:]]
+        for swap, ranks in zip(swaps, self._grid):
+            if ranks > 1:
+                self._way += [swap, ()]
+            self._way[-1] += (swap.joined,)
+        if self._layout.restore:
+            self._way += [step for swap in self._way[-2::-2] for step in (swap.reversed(), ())]
         self._place_arrays(self._batch)
 
     def _place_arrays(self, batch: Sequence[int]) -> None:
-        """Set the arrays of both sides for some batch axes, with the given shares.
-
-        Raises
-        ------
-        InputError
-            The shares do not fit; the same on all ranks.
-        """
+        """Set the arrays of both sides for some batch axes; raise, on all ranks, if the given shares do not fit."""
         common_shares: dict[tuple[int, int], tuple[int, ...]] = {}
         for side, layout, spec in zip(SIDES, (self._here, self._there), self._specs(batch)):
             axes = [(0, 1)] * len(batch) + self._split_axes(spec.spectral)
@@ -262,13 +269,9 @@ class FourierPlan(Plan):
         self.real, self.spectrum = self._specs(batch)
 
     def _split_axes(self, spectral: bool) -> list[tuple[int, int]]:
-        """Return, for every split axis of an array, the axis of its layout, and the elements for one index of it."""
-        return [(axis, 1) for axis in self._order(spectral)]
-
-    def _order(self, spectral: bool) -> tuple[int, ...]:
-        """Return the axes of an array in the order of memory, counted with those of the batch."""
-        turned = spectral and self._transposed
-        return self._axes[1:] + self._axes[:1] if turned else self._axes
+        """Return the axes of an array in its layout, in the order of memory, and the elements for one index of each."""
+        turned = int(spectral and self._transposed)
+        return [(axis, 1) for axis in (*self._axes[turned:], *self._axes[:turned])]
 
     def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
         """Return the specs of real space and of the spectrum for some batch axes, by default on the plan's grid."""
@@ -288,16 +291,23 @@ class FourierPlan(Plan):
     def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
         lengths = self._lengths(lines, spectral)
         where = layout.local_slice((1, *lengths.values()), self._coordinates)
-        order = self._order(spectral)
+        axes = self._split_axes(spectral)
         return ArraySpec(
             self.comm,
             batch,
-            [lengths[axis] for axis in order],
-            {place - len(order): where[axis] for place, axis in enumerate(order) if layout.splits[axis] is not None},
+            [lengths[axis] * each for axis, each in axes],
+            {
+                place: slice(where[axis].start * each, where[axis].stop * each)
+                for place, (axis, each) in enumerate(axes, -len(axes))
+                if layout.splits[axis] is not None
+            },
             self._modes_dtype if spectral else self._dtype,
-            natural=order == self._axes,
+            natural=axes == sorted(axes),
             spectral=spectral,
             kinds=self._kinds,
+            taken_apart={
+                axis - len(axes): (axes[axis][1], spectral and not self._transposed) for axis in self._factors
+            },
         )
 
     def _transform(self, forward: bool) -> FieldTransform:
@@ -434,7 +444,8 @@ class FourierPlan(Plan):
         Returns
         -------
         ky, kx or kz, ky, kx : ndarray of float
-            Shapes that broadcast to a local plane or field of the spectrum, in its order.
+            Shapes that broadcast to a local plane or field of the spectrum, in its order. Of an `FFTN`: an array for
+            each of its `axes`, in the order given.
 
         Raises
         ------
@@ -442,14 +453,16 @@ class FourierPlan(Plan):
             On this rank: a length is not positive and finite, or there are too many or too few.
         """
         self._check_in_use()
-        box = box_lengths(lengths, len(self._points))
-        modes = [tau / length * mode_numbers(kind, n) for length, kind, n in zip(box, self._kinds, self._points)]
-        numbers = []
-        for number, mode in enumerate(modes):
-            place = (number - self._transposed) % len(modes) - len(modes)
-            shape = [1] * len(modes)
-            shape[place] = -1
-            numbers.append(mode[self.spectrum.local_slice[place]].reshape(shape))
+        axes, numbers = self._transformed_axes(), []
+        in_memory = self._split_axes(True)
+        places = [in_memory.index(place) - len(in_memory) for place in sorted(in_memory)]
+        for axis, length in zip(axes, box_lengths(lengths, len(axes))):
+            modes = tau / length * mode_numbers(self._kinds[axis], self._points[axis])
+            if axis in self._factors and self._transposed:
+                modes = modes.reshape(self._factors[axis][::-1]).T.reshape(-1)
+            shape = [1] * len(places)
+            shape[places[axis]] = -1
+            numbers.append(modes[self.spectrum.local_slice[places[axis]]].reshape(shape))
         return tuple(numbers)
 
     @marked_call
@@ -510,10 +523,6 @@ class FourierPlan(Plan):
         count = len(self._names)
         return self.real.shape[-count:], self.spectrum.shape[-count:]
 
-    def _forget(self) -> None:
-        closed: Any = _Closed(self._kind)
-        self.forward = self.backward = closed
-
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
 
     def _operators_problem(self) -> str | None:
@@ -542,9 +551,10 @@ class FourierPlan(Plan):
         """Return the process grid (collective)."""
         raise NotImplementedError
 
-    def _route(self, forward: bool) -> list[Any]:
-        """Return the route from real space to the spectrum, or back, in the form of `arrays.stages`."""
-        raise NotImplementedError
+    def _route(self, forward: bool) -> Route:
+        """Return the route from real space to the spectrum, or back, divided into stages."""
+        half = self._at[self._kinds.index("r2c")] if "r2c" in self._kinds else None
+        return for_stages(self._way, half, forward)
 
     def _points_of(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
         """Return the points of the transforms, given the lengths in the shape."""
@@ -573,19 +583,3 @@ def mode_numbers(kind: str, points: int) -> np.ndarray:
     if kind in REAL_KINDS:
         return (REAL_KINDS[kind].first_mode + np.arange(points)) / 2
     return (np.fft.rfftfreq if kind == "r2c" else np.fft.fftfreq)(points, 1 / points)
-
-
-class _Closed:
-    """Stands for the transforms of a closed plan."""
-
-    def __init__(self, plan: str) -> None:
-        self.__plan = plan
-
-    def __repr__(self) -> str:
-        return f"<transform of {self.__plan}, closed>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise ClosedError(f"expected a plan in use, received one that was closed: {self.__plan}")
-
-    def __getattr__(self, name: str) -> None:
-        self()

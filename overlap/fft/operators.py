@@ -30,20 +30,6 @@ class SpectralOperators(Described):
     which the plan does not have: along such an axis it raises `InputError`, and so do `gradient`, `divergence` and
     `curl`. The energies raise it too, because the weights of modes depend on the transform.
 
-    Parameters
-    ----------
-    plan : FFT2 or FFT3
-    points : tuple of int
-        Points along the transformed axes whose modes are resolved.
-    kinds : tuple of str
-        The kinds of transforms along these axes.
-    mean_square : float
-        Factor by which the sum of all squared moduli of a spectrum becomes the mean square in real space.
-    lengths : tuple of float
-        Lengths of the box along the transformed axes.
-    dealias : {"3/2", None} or tuple of int
-        As of `FFT2.pointwise`, for `product`.
-
     Attributes
     ----------
     lengths : tuple of float
@@ -61,11 +47,12 @@ class SpectralOperators(Described):
     def __init__(
         self,
         plan: Any,
-        points: tuple[int, ...],
-        kinds: tuple[str, ...],
+        points: tuple[int, ...],  # along the transformed axes whose modes are resolved
+        kinds: tuple[str, ...],  # of transforms along these axes
+        # Factor by which the sum of all squared moduli of a spectrum becomes the mean square in real space.
         mean_square: float,
-        lengths: tuple[float, ...],
-        dealias: Any,
+        lengths: tuple[float, ...],  # of the box along the transformed axes
+        dealias: Any,  # as of `FFT2.pointwise`, for `product`
     ) -> None:
         self.lengths = lengths
         self._plan, self._points, self._mean_square, self._dealias = plan, points, mean_square, dealias

@@ -43,22 +43,9 @@ TRIAL_FIELDS = 3
 
 
 class Transform(Uncopied, Described):
-    """Base of all transforms: arguments, settings, calls.
+    """Base of all transforms, which plans make: arguments, settings, calls.
 
     Its *kernels* describe what is done on this rank: a `StagedTransform`, a `PlaneComposition` or a `FieldComposition`.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    comms : sequence of AsyncComm
-        One per dimension of the grid.
-    kernels : StagedTransform, PlaneComposition or FieldComposition
-    make : callable
-        ``make(effort)`` makes the kernels with another effort of FFTW's planning.
-    inputs, outputs : tuple of ArraySpec
-        The input and output arrays.
-    entries : int
-        Entries of the batch that are transformed one by one.
 
     Attributes
     ----------
@@ -90,12 +77,12 @@ class Transform(Uncopied, Described):
     def __init__(
         self,
         runtime: Runtime,
-        comms: Sequence[AsyncComm],
-        kernels: Any,
-        make: Callable[[str | None], Any],
+        comms: Sequence[AsyncComm],  # one per dimension of the grid
+        kernels: Any,  # see above
+        make: Callable[[str | None], Any],  # makes the kernels with another effort of FFTW's planning
         inputs: tuple[ArraySpec, ...],
         outputs: tuple[ArraySpec, ...],
-        entries: int,
+        entries: int,  # of the batch that are transformed one by one
     ) -> None:
         self.runtime, self._comms, self._make = runtime, comms, make
         self._calls = runtime.coordinator.calls
@@ -312,7 +299,7 @@ class Transform(Uncopied, Described):
     def check_in_use(self) -> None:
         """Raise `ClosedError` if the plan has been closed."""
         if self._released:
-            raise ClosedError(f"expected a plan in use, received one that was closed: {self!r}")
+            raise ClosedError(f"expected a plan in use, received one that was closed: {self.known_as}")
 
     def compute(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """Do all local work of the call and none of its communication; the result is meaningless."""
