@@ -297,10 +297,7 @@ class _Plans:
     def call(self, kept: _Kept, run: Transform, x: np.ndarray) -> DistArray:
         """Call a transform of a kept plan (collective).
 
-        Raises
-        ------
-        InputError
-            On all ranks, if one of them is about to do something else: with `disagreement`.
+        If a rank is about to do something else, all ranks raise an `InputError` with `disagreement`.
         """
         self._count = kept.used = self._count + 1
         base = self.base

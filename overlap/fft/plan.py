@@ -28,7 +28,6 @@ from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
 from .on_runtime import OnRuntime, PlanComm
-from .planning.candidates import Tunable
 from .planning.plan_cache import PlanCache, Tuning, path_of
 from .planning.settings import Settings, Tuned
 from .planning.tournament import budget_problem, choose, median_seconds, on_trial, seconds, tune, use_settings
@@ -74,14 +73,22 @@ class Balance:
         return f"balance: speeds {speeds}; {self.gain:.2f}x as fast with weights {self.weights}"
 
 
-def computing_s(transforms: Sequence[Tunable]) -> list[float]:
+@contextmanager
+def few_entries(transform: Transform, what: str) -> Iterator[int]:
+    """Return a ``with`` block in which a transform is configured for trials of a few entries: their number."""
+    settings = transform.settings
+    count = transform.candidates(transform, transform.requested).parts[0]
+    with on_trial(transform, what):
+        transform.configure(settings, count)
+        yield count
+        transform.configure(settings)
+
+
+def computing_s(transforms: Sequence[Transform]) -> list[float]:
     """Measure, round by round, the seconds that this rank computes in a trial of all transforms (collective)."""
     measured_s = np.zeros(ROUNDS)
     for transform in transforms:
-        settings = transform.settings
-        count = transform.candidates(transform, transform.requested).parts[0]
-        with on_trial(transform, "measuring the speeds of all ranks"):
-            transform.configure(settings, count)
+        with few_entries(transform, "measuring the speeds of all ranks") as count:
             arrays, coordinator = transform.trial_arrays(count), transform.runtime.coordinator
             # Including the synchronization of all ranks, which takes longer than a small run.
             once_s = coordinator.maximum(
@@ -94,21 +101,16 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
                 for _ in range(runs):
                     seconds(transform, arrays, "compute")
                 measured_s[number] += (load.computing_s - before_s) / runs
-            transform.configure(settings)
     return [float(each) for each in measured_s]
 
 
-def whole_s(transforms: Sequence[Tunable]) -> float:
+def whole_s(transforms: Sequence[Transform]) -> float:
     """Measure the seconds of trials of all transforms with their present settings (collective)."""
     total_s = 0.0
     for transform in transforms:
-        settings = transform.settings
-        count = transform.candidates(transform, transform.requested).parts[0]
-        with on_trial(transform, "timing a transform"):
-            transform.configure(settings, count)
+        with few_entries(transform, "timing a transform") as count:
             median_seconds(transform, count, 1)
             total_s += median_seconds(transform, count)
-            transform.configure(settings)
     return total_s
 
 

@@ -27,13 +27,13 @@ from ..ranks.exclusive import thread_level
 from ..ranks.interrupts import holding_signals
 from ..ranks.objects import Described, Uncopied
 from ..ranks.resource import marked_call
-from ..runtime import AsyncComm
+from ..runtime.loop.words import BASES, RECEIVE, SEND, SOURCE, TARGET
 from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
 from .engine.message import starts_of
-from .engine.program import BASES, RECEIVE, SEND, SOURCE, TARGET, ArrayReference
+from .engine.program import ArrayReference
 from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, Call, Exchange, Run
 from .on_runtime import OnRuntime, PlanComm, of_plan
@@ -350,7 +350,7 @@ class TransposeDirection(Uncopied, Described):
         """
         entries = self._several(source, 0)
         self._fits(slot, len(entries))
-        self._pack(entries, slot, len(entries))
+        self._crossing.pack(entries, *slot, len(entries), self._plan._overflow)
 
     def operation(self, slot: tuple[np.ndarray, np.ndarray], entries: int = 1) -> Operation:
         """Return the exchange of `entries` entries, to be awaited or started; for a skeleton, too.
@@ -430,9 +430,6 @@ class TransposeDirection(Uncopied, Described):
             f"this rank; wait {self._kind.wait}, depth {self._depth}"
         )
 
-    def _pack(self, source: np.ndarray, slot: tuple[np.ndarray, np.ndarray], entries: int) -> None:
-        self._crossing.pack(source, *slot, entries, self._plan._overflow)
-
     def _several(self, array: np.ndarray, side: int) -> np.ndarray:
         """Return one entry or several as an array of several entries."""
         shape, dtype = self._entry_shapes[side], self._plan.dtype
@@ -470,12 +467,6 @@ class TransposeMessage:
         times = dtype.itemsize // nbytes
         self.counts_sent, self.counts_received = ([times * count for count in some] for some in counts)
         self.starts_sent, self.starts_received = map(starts_of, (self.counts_sent, self.counts_received))
-
-    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
-        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
-        sent = [send, self.counts_sent, self.starts_sent, self.mpi_type]
-        received = [receive, self.counts_received, self.starts_received, self.mpi_type]
-        return Operation(comm, "Alltoallv", (sent, received), {})
 
 
 def _place(comm: Any, lengths: tuple[int, ...], name: str, split: Split) -> tuple[Distribution, dict[str, Any]]:

@@ -12,9 +12,10 @@ from overlap.compiled.execute import execute
 from overlap.fft.engine.axis import Axis, Direction
 from overlap.fft.engine.fftw import zeros
 from overlap.fft.engine.lines import LineTransform
-from overlap.fft.engine.program import SOURCE, TARGET, CompiledProgram, View
+from overlap.fft.engine.program import CompiledProgram, View
 from overlap.fft.engine.six_step import next_lengths, two_factors
 from overlap.fft.engine.sweep_in_place import SweepInPlace
+from overlap.runtime.loop.words import SOURCE, TARGET
 
 Y, X = 1, 2
 DTYPES = ("f4", "f8", "c8", "c16")

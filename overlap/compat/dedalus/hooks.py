@@ -36,9 +36,10 @@ from ...arrays.layout import Box
 from ...compiled.memory import address_of
 from ...fft.engine.fftw import empty
 from ...fft.engine.message import Message, WireFormat
-from ...fft.engine.program import ASIDE, BASES, RECEIVE, SEND, SOURCE, TARGET, ArrayReference, CompiledProgram, View
+from ...fft.engine.program import ArrayReference, CompiledProgram, View
 from ...fft.engine.schedule import Schedule, Schedules, addresses_of
 from ...fft.engine.steps import Exchange, Run
+from ...runtime.loop.words import ASIDE, BASES, RECEIVE, SEND, SOURCE, TARGET
 from ...runtime.plan_call import CallKind
 from ..kept_runtimes import RUNTIMES
 from .series import Lines, Pieces, Plans, Room, lines_of, resized, shape_of

@@ -25,7 +25,8 @@ from ...compiled.memory import address_of, call_function, carray, pointer, words
 from ...fft.engine.axis import REAL_KINDS
 from ...fft.engine.fftw import ALIGNMENT, empty, fftw_of
 from ...fft.engine.lines import DESTROY_INPUT, LineTransform
-from ...fft.engine.program import SCRATCH, CompiledProgram, View
+from ...fft.engine.program import CompiledProgram, View
+from ...runtime.loop.words import SCRATCH
 
 REAL = np.dtype(float)
 

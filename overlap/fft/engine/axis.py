@@ -85,12 +85,20 @@ class Axis:
         """Return whether data are real before the forward transform, and complex after it."""
         return self.kind == "r2c"
 
-    def real_kind(self, forward: bool) -> int | None:
-        """Return FFTW's number of the cosine or sine transform in a direction; None for a Fourier transform."""
-        if self.kind not in REAL_KINDS:
-            return None
-        kind = REAL_KINDS[self.kind]
-        return kind.number if forward else REAL_KINDS[kind.inverse].number
+    def planned(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        axis: int,
+        direction: Direction,
+        keep: bool = False,
+        streamed: bool = False,
+    ) -> LineTransform:
+        """Make FFTW's plan for transforms along an axis of arrays; see `LineTransform`."""
+        forward, kind, number = direction.forward, REAL_KINDS.get(self.kind), None
+        if kind is not None:
+            number = kind.number if forward else REAL_KINDS[kind.inverse].number
+        return LineTransform(source, target, axis, forward, direction.effort, keep, streamed, number)
 
     def scaled_ends(self, forward: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ends that are multiplied by sqrt(2) before the transform, and those divided by it afterwards."""

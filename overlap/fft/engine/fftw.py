@@ -34,24 +34,19 @@ def nbytes_of(shape: int | Sequence[int], dtype: np.dtype) -> int:
     return (int(shape) if isinstance(shape, (int, np.integer)) else prod(map(int, shape))) * dtype.itemsize
 
 
-def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None = None) -> np.ndarray:
-    """Make an uninitialised array whose address is a multiple of `alignment`, by default that of `empty`."""
+def empty(shape: int | Sequence[int], dtype: DTypeLike, alignment: int | None = None) -> np.ndarray:
+    """Make an uninitialised array whose address is a multiple of `alignment`, by default aligned for FFTW.
+
+    A large array is on huge pages if the system grants them; numpy asks for them from 4 MiB on, which every large array
+    has together with the padding for its alignment. Elements of a column may be a page apart, and with small pages a
+    sweep along y would miss the TLB at every element.
+    """
     dtype = np.dtype(dtype)
     nbytes = nbytes_of(shape, dtype)
     if alignment is None:
         alignment = HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT
     raw = np.empty(nbytes + alignment, np.uint8)
     return np.ndarray(shape, dtype, raw, -address_of(raw) % alignment)
-
-
-def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """Make an uninitialised array, aligned for FFTW.
-
-    A large array is on huge pages if the system grants them; numpy asks for them from 4 MiB on, which every large array
-    has together with the padding for its alignment. Elements of a column may be a page apart, and with small pages a
-    sweep along y would miss the TLB at every element.
-    """
-    return aligned(shape, dtype)
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
@@ -82,7 +77,7 @@ def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     dtype = np.dtype(dtype)
     nbytes = nbytes_of(shape, dtype)
     if nbytes < HUGE_PAGE_NBYTES:
-        raw = aligned((nbytes + REQUIRED_ALIGNMENT,), np.uint8, ALIGNMENT)
+        raw = empty((nbytes + REQUIRED_ALIGNMENT,), np.uint8, ALIGNMENT)
     else:
         raw = np.frombuffer(mmap(-1, nbytes + REQUIRED_ALIGNMENT), np.uint8)
     return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)

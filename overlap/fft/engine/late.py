@@ -13,9 +13,10 @@ import numpy as np
 from ...arrays import LateBlocks, chunks, length_of, moved
 from ...arrays.layout import Box
 from ...compiled.memory import address_of
+from ...runtime.loop.words import ASIDE, RECEIVE
 from .fftw import zeros
 from .message import Message, starts_of, write_unpacking
-from .program import ASIDE, RECEIVE, CompiledProgram, View
+from .program import CompiledProgram, View
 from .stage import Stage, replaced
 from .sweep import Sweep
 

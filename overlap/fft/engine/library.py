@@ -132,15 +132,7 @@ class _Libraries:
 
 @cache
 def _libraries() -> _Libraries:
-    """Load FFTW: the libraries that the environment names, or those with which pyfftw is linked.
-
-    Raises
-    ------
-    InputError
-        The environment variable does not name FFTW's libraries.
-    ImportError
-        pyfftw is not installed, or not linked with shared libraries.
-    """
+    """Load FFTW: the libraries that the environment names, or those with which pyfftw is linked."""
     if named := os.environ.get(ENVIRONMENT):
         return _Libraries(_named(Path(named)))
     return _Libraries([_of_pyfftw()])
@@ -212,13 +204,7 @@ def _of_pyfftw() -> ctypes.PyDLL:
 
 
 def _extension() -> Path:
-    """Return the file of pyfftw's extension.
-
-    Raises
-    ------
-    OSError
-        If the extension is not in the package's folder.
-    """
+    """Return the file of pyfftw's extension; raise `OSError` if it is not in the package's folder."""
     spec = importlib.util.find_spec("pyfftw")  # runs nothing of the package
     if spec is None:
         raise ImportError("expected the package pyfftw to be installed, found none")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ...arrays import MessageBoxes, box_shape, contiguous, mpi_type, offset
 from ...arrays.exchange import Overflow, dtype_sent
-from ...runtime.requests.operations import Operation
 from .program import CompiledProgram, View
 
 
@@ -27,25 +25,18 @@ class WireFormat:
         self._exchange = exchange
         self.rounds = exchange is not None  # messages have another type than the arrays
         self.dtype = dtype_sent(dtype, exchange)  # type in messages
-        self._overflow = Overflow()
+        self.overflow = Overflow()  # whether a number was too large
 
     def of(self, dtype: DTypeLike) -> WireFormat:
         """Return the wire format for arrays of another type; both share the error."""
         wire = WireFormat(dtype, self._exchange)
-        wire._overflow = self._overflow
+        wire.overflow = self.overflow
         return wire
 
     def rounded(self, view: View) -> View:
         """Return a view of memory in which numbers are rounded when they are stored, as in messages."""
-        return replace(view, rounding=self._overflow.address) if self.rounds else view
+        return replace(view, rounding=self.overflow.address) if self.rounds else view
 
-    def raise_overflow(self) -> None:
-        """Raise an `InputError` if a number was too large."""
-        self._overflow.check()
-
-
-if TYPE_CHECKING:
-    from ...runtime.requests.requests import AsyncComm
 
 Piece = TypeVar("Piece")
 
@@ -96,12 +87,6 @@ class Message:
     def nbytes_sent(self) -> int:
         """Return the bytes sent to other ranks."""
         return sum(self.counts_sent) * self.wire.dtype.itemsize
-
-    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray) -> Operation:
-        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
-        sent = [send, self.counts_sent, self.starts_sent, self.mpi_type]
-        received = [receive, self.counts_received, self.starts_received, self.mpi_type]
-        return Operation(comm, "Alltoallv", (sent, received), {})
 
     def gathered(self, pieces: list[Piece]) -> list[Piece]:
         """Return entries of the ranks' pieces, without that of a piece that goes directly to the target."""

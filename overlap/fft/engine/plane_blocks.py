@@ -27,10 +27,11 @@ from ...compiled import Compilation, Values, intrinsic
 from ...compiled.memory import address_of, pointer
 from ...errors import InputError
 from ...runtime import worker_index
+from ...runtime.loop.words import ASIDE, SCRATCH, TARGET
 from .axis import Axis, Direction, modes_dtype
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
 from .plane_composition import Arrays, PlaneComposition, SlotBuffers
-from .program import ASIDE, SCRATCH, TARGET, CompiledProgram, View
+from .program import CompiledProgram, View
 from .stage import Stage
 from .steps import AnyStep, Call, Run
 from .sweep import Sweep
@@ -78,10 +79,7 @@ def can_be_compiled(function: Any) -> bool:
 def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     """Return the function for the compiled loop; None if it must be called from Python.
 
-    Raises
-    ------
-    InputError
-        It accepts only shared fields to which it can write.
+    If it accepts only shared fields to which it can write, this is an `InputError`.
     """
     if places not in function.compiled:
         function.compiled[places] = _compiled(function, places) if can_be_compiled(function) else None
@@ -301,11 +299,8 @@ class PlaneBlocks(PlaneComposition):
         pieces = self.back.pieces_received(count * inputs)
         for place, plane in enumerate(range(planes.start, planes.stop)):
             for number, at in enumerate(range(plane * inputs, (plane + 1) * inputs)):
-                self._sweeps[height][0].write_to(
-                    program,
-                    [piece[at : at + 1, rows].stepping(0, inputs) for piece in pieces],
-                    self._view(number, height, place),
-                )
+                sources = [piece[at : at + 1, rows].stepping(0, inputs) for piece in pieces]
+                self._sweeps[height][0].write_block(program, sources, None, self._view(number, height, place))
 
     def _write_to_modes(self, program: CompiledProgram, count: int, planes: slice, block: int) -> None:
         (inputs, outputs), rows = self.counts, self._rows[block]
@@ -313,12 +308,9 @@ class PlaneBlocks(PlaneComposition):
         pieces = self.forth.pieces_to_send(count * outputs, TARGET)
         for place, plane in enumerate(range(planes.start, planes.stop)):
             for number, at in enumerate(range(plane * outputs, (plane + 1) * outputs)):
-                self._sweeps[height][1].write_from(
-                    program,
-                    self._view(inputs + number, height, place),
-                    [piece[at : at + 1, rows].stepping(0, outputs) for piece in pieces],
-                    self.scales[1],
-                )
+                targets = [piece[at : at + 1, rows].stepping(0, outputs) for piece in pieces]
+                physical = self._view(inputs + number, height, place)
+                self._sweeps[height][1].write_block(program, None, targets, physical, self.scales[1])
 
     def _write_apply(self, program: CompiledProgram, count: int) -> None:
         body, first = CompiledProgram(), slice(0, 1)

@@ -25,12 +25,13 @@ from ...compiled import CFunction
 from ...compiled.execute import execute
 from ...compiled.memory import address_of, pointer
 from ...runtime import worker_index
+from ...runtime.loop.words import ASIDE, SCRATCH, SOURCE, TARGET
 from .axis import Direction
 from .fftw import ALIGNMENT
 from .lines import LineTransform
 from .message import WireFormat
 from .plane_composition import ONE, Arrays, PlaneComposition, SlotBuffers
-from .program import ASIDE, SCRATCH, SOURCE, TARGET, ArrayReference, CompiledProgram, View, assemble
+from .program import ArrayReference, CompiledProgram, View, assemble
 from .stage import Place, SourceArray, Stage
 from .steps import AnyStep, Run
 from .tasks import Task

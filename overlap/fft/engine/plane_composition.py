@@ -15,21 +15,11 @@ import numpy as np
 
 from ...arrays import chunks, length_of
 from ...compiled.memory import address_of
+from ...runtime.loop.words import ASIDE, RECEIVE, SOURCE, TARGET
 from ...runtime.requests.requests import AsyncComm
 from .fftw import zeros
 from .message import Message, write_unpacking
-from .program import (
-    ASIDE,
-    RECEIVE,
-    SOURCE,
-    TARGET,
-    ArrayReference,
-    Buffers,
-    CompiledProgram,
-    ProgramCache,
-    View,
-    on_lines,
-)
+from .program import ArrayReference, Buffers, CompiledProgram, ProgramCache, View, on_lines
 from .stage import Stage
 from .steps import AnyStep, Exchange, Run, checked
 from .tasks import Task

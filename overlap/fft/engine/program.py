@@ -18,13 +18,7 @@ from ...compiled import copy_table
 from ...compiled.copy_table import bits_of, box_lines, converting, instruction, strides_of
 from ...compiled.execute import ADD, CALL, REPEAT, ZERO
 from ...compiled.memory import address_of
-from ...runtime.loop.words import ASIDE as ASIDE  # numbers of the bases, imported from here by other modules
-from ...runtime.loop.words import BASES as BASES
-from ...runtime.loop.words import RECEIVE as RECEIVE
-from ...runtime.loop.words import SCRATCH as SCRATCH
-from ...runtime.loop.words import SEND as SEND
-from ...runtime.loop.words import SOURCE as SOURCE
-from ...runtime.loop.words import TARGET as TARGET
+from ...runtime.loop.words import BASES, RECEIVE, SEND
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT
 from .lines import LineTransform
 

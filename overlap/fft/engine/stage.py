@@ -13,10 +13,11 @@ import numpy as np
 
 from ...arrays import Layout, StageAxes, TransposeBlocks, block, box_shape, length_of
 from ...arrays.layout import Box
+from ...runtime.loop.words import RECEIVE, SEND, SOURCE
 from .axis import Axis, Direction, dtype_after
 from .fftw import REQUIRED_ALIGNMENT
 from .message import Message, WireFormat, points, write_unpacking
-from .program import RECEIVE, SEND, SOURCE, CompiledProgram, View
+from .program import CompiledProgram, View
 from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
@@ -96,13 +97,7 @@ class Stage:
             self.late_parts = block(self.target_shape[split], count)
             self._ends = (split, self.late_parts) if ends_late else None
         # Whether the last FFTs can be made in the target, in which the received pieces are gathered.
-        self._in_target = (
-            place.natural
-            and len(steps.then) == 1
-            and all(not lines[axis].real and lines[axis].alike for axis in steps.then)
-            and SweepInPlace.suits(self.target_shape, steps.then[0], self.dtype)
-            and self._units_suit()
-        )
+        self._in_target = self._suits_target(self.target_shape, steps.then, lines)
         # Data that need not wait in the slot until the exchange has completed go directly to the target.
         self.straight = place.early and (not steps.then or self._in_target)
         self.direct = self.straight and place.natural
@@ -115,11 +110,21 @@ class Stage:
             if length and length not in self.first:
                 self._make_sweeps(number, length, lines, direction)
 
-    def _units_suit(self) -> bool:
-        """Return whether every unit of the target is contiguous and aligned as FFTW requires."""
-        along = self._steps.along
-        inner = points(self.target_shape[along + 1 :])
-        return points(self.target_shape[:along]) == 1 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
+    def _suits_target(self, shape: tuple[int, ...], axes: Sequence[int], lines: dict[int, Axis]) -> bool:
+        """Return whether FFTs of a part of this shape can be made in the target, unit by unit.
+
+        Then every unit of the target is contiguous and aligned as FFTW requires.
+        """
+        along, local = self._steps.along, self.target_shape
+        return (
+            self.place.natural
+            and len(axes) == 1
+            and not lines[axes[0]].real
+            and lines[axes[0]].alike
+            and SweepInPlace.suits(shape, axes[0], self.dtype)
+            and points(local[:along]) == 1
+            and points(local[along + 1 :]) * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
+        )
 
     def _make_sweeps(self, number: int, length: int, lines: dict[int, Axis], direction: Direction) -> None:
         straight = replace(direction, turned=None)
@@ -132,8 +137,8 @@ class Stage:
         tiles = [replaced(box, steps.along, slice(0, length)) for box in message.sent]
         pieces = [replaced(box, steps.along, slice(0, length)) for box in message.received]
         source, target = unit(self.source_shape), unit(self.target_shape)
-        if self._gathers(source, lines):
-            (axis,) = steps.first
+        if self.blocks.size == 1 and self.straight and self._suits_target(box_shape(source), steps.first, lines):
+            (axis,) = steps.first  # no part of the unit is sent
             self.first[length] = SweepInPlace(
                 box_shape(source), axis, lines[axis], self.source_dtype, direction, [source]
             )
@@ -166,20 +171,6 @@ class Stage:
                 [target],
                 ends=self._ends,
             )
-
-    def _gathers(self, source: Box, lines: dict[int, Axis]) -> bool:
-        """Return whether the first FFTs of a unit are made in the target, because no part of it is sent."""
-        first = self._steps.first
-        return (
-            self.blocks.size == 1
-            and self.straight
-            and self.place.natural
-            and len(first) == 1
-            and not lines[first[0]].real
-            and lines[first[0]].alike
-            and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
-            and self._units_suit()
-        )
 
     def in_words(self, names: Sequence[str]) -> str:
         """Describe the stage, with the names of the axes."""

@@ -28,23 +28,13 @@ import numpy as np
 
 from ...arrays import StageAxes, axis_names, block, chunks, ffts_along, length_of, moved, stages
 from ...runtime import take_turn, wait_for_slices
+from ...runtime.loop.words import ASIDE, BASES, SOURCE, TARGET
 from ...runtime.requests.requests import AsyncComm
 from .axis import Axis, Direction, dtype_after, modes_dtype
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, zeros
 from .late import LateTiles
 from .message import Message, WireFormat, points
-from .program import (
-    ASIDE,
-    BASES,
-    SOURCE,
-    TARGET,
-    ArrayReference,
-    Buffers,
-    CompiledProgram,
-    ProgramCache,
-    View,
-    assemble,
-)
+from .program import ArrayReference, Buffers, CompiledProgram, ProgramCache, View, assemble
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
 from .steps import AnyStep, Exchange, Run, Split, checked, ended
 from .sweep import Sweep

@@ -15,11 +15,12 @@ import numpy as np
 
 from ...compiled.execute import execute
 from ...runtime import take_turn, wait_for_slices
+from ...runtime.loop.words import SCRATCH
+from ...runtime.requests.operations import Operation
 from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
-from .program import SCRATCH, ArrayReference
+from .program import ArrayReference
 
 if TYPE_CHECKING:
-    from ...runtime.requests.operations import Operation
     from ...runtime.requests.requests import AsyncComm
     from .message import Message, WireFormat
 
@@ -68,9 +69,12 @@ class Exchange:
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:
         """Make the operation, between other buffers if they are given."""
+        message = self.message
         send = self.send.array if send is None else send
         receive = self.receive.array if receive is None else receive
-        return self.message.exchanged(self.comm, send, receive)
+        sent = [send, message.counts_sent, message.starts_sent, message.mpi_type]
+        received = [receive, message.counts_received, message.starts_received, message.mpi_type]
+        return Operation(self.comm, "Alltoallv", (sent, received), {})
 
     def on_scratch(self) -> Operation:
         """Make the operation on scratch buffers."""
@@ -85,7 +89,7 @@ def checked(wire: WireFormat) -> Sequence[Call]:
     """Return a step, between packing and exchanging, that raises if a number is too large for the wire format."""
     if not wire.rounds:
         return ()
-    return (Call(lambda addresses: wire.raise_overflow(), "check what was rounded"),)
+    return (Call(lambda addresses: wire.overflow.check(), "check what was rounded"),)
 
 
 def ended(tasks: range, first: int) -> WaitForSlices:

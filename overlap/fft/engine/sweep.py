@@ -20,10 +20,10 @@ import numpy as np
 from ...arrays import chunks, complement, intersect, length_of, moved
 from ...arrays.layout import Box
 from ...compiled.copy_table import strides_of
+from ...runtime.loop.words import SCRATCH
 from .axis import Axis, Direction, modes_dtype
 from .fftw import ALIGNMENT, barely_aligned, empty
-from .lines import LineTransform
-from .program import GAP_NBYTES, SCRATCH, CompiledProgram, View
+from .program import GAP_NBYTES, CompiledProgram, View
 
 SHORT = 128  # points of a line
 COMPETING_NBYTES = 2048  # distance of the points of a line from which on they compete in the cache
@@ -87,15 +87,8 @@ class BlockInPlace:
                 bounds[other_axis] = [pair[1] for pair in lines[other_axis].segments]
             for where in product(*bounds):
                 source, target = (end[where].array(memory) for end in self._ends_of(axis, modes, physical))
-                plan = LineTransform(
-                    source,
-                    target,
-                    axis,
-                    forward,
-                    direction.effort,
-                    keep=self.keeps_source and axis == out_of_place,
-                    real_kind=lines[axis].real_kind(forward),
-                )
+                keep = self.keeps_source and axis == out_of_place
+                plan = lines[axis].planned(source, target, axis, direction, keep)
                 self._plans.append((plan, lines[axis], axis, where))
         for axis, line in lines.items():
             kept, length = ([line.filled], line.fine) if forward else ([x for _, x in line.segments], line.fine_modes)
@@ -168,23 +161,9 @@ class BlockChain:
         source_array, between, result = (view.array(memory) for view in (*self._ends[:2], self._ends[-1]))
         for number, axis in enumerate(lines):
             first, last = number == 0, number == len(lines) - 1
-            self._plans.append(
-                (
-                    LineTransform(
-                        source_array if first else between,
-                        result if last else between,
-                        axis,
-                        direction.forward,
-                        direction.effort,
-                        keep=first,
-                        real_kind=lines[axis].real_kind(direction.forward),
-                    ),
-                    lines[axis],
-                    axis,
-                    first,
-                    last,
-                )
-            )
+            ends = source_array if first else between, result if last else between
+            plan = lines[axis].planned(*ends, axis, direction, keep=first)
+            self._plans.append((plan, lines[axis], axis, first, last))
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], direction: Direction) -> bool:
@@ -236,16 +215,7 @@ class BlockFromArray:
         if 0 not in shape:
             source_array = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
             result = target.array(empty(self.nbytes, np.uint8))
-            self._plan = LineTransform(
-                source_array,
-                result,
-                axis,
-                direction.forward,
-                direction.effort,
-                keep=True,
-                streamed=True,
-                real_kind=self._line.real_kind(direction.forward),
-            )
+            self._plan = self._line.planned(source_array, result, axis, direction, keep=True, streamed=True)
 
     @staticmethod
     def suits(shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction) -> bool:
@@ -404,17 +374,17 @@ class Sweep:
         for block in self._blocks[blocks]:
             block.write(program, sources, targets, scale, same=self._same)
 
-    def write_to(self, program: CompiledProgram, sources: Sequence[View], physical: View | None) -> None:
-        """Write the only block of a backward sweep, whose result stays in scratch memory."""
-        for block in self._blocks:
-            block.write(program, sources, None, 1.0, physical)
-
-    def write_from(
-        self, program: CompiledProgram, physical: View | None, targets: Sequence[View], scale: float
+    def write_block(
+        self,
+        program: CompiledProgram,
+        sources: Sequence[View] | None,
+        targets: Sequence[View] | None,
+        physical: View,
+        scale: float = 1.0,
     ) -> None:
-        """Write the only block of a forward sweep of data in scratch memory, which are overwritten."""
+        """Write the only block, whose input or output (None) is in scratch memory and is overwritten; see `_Block`."""
         for block in self._blocks:
-            block.write(program, None, targets, scale, physical)
+            block.write(program, sources, targets, scale, physical)
 
 
 def common(source: Box, target: Box) -> list[tuple[Box, Box]]:

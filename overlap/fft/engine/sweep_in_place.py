@@ -9,10 +9,11 @@ import numpy as np
 
 from ...arrays import block, box_shape, length_of
 from ...arrays.layout import Box
+from ...runtime.loop.words import SCRATCH
 from .axis import Axis, Direction
 from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
-from .program import SCRATCH, CompiledProgram, View
+from .program import CompiledProgram, View
 from .sweep import AT_ONCE, common, cuts_of
 
 HOT_NBYTES = 128 * 1024  # bytes of a block that is transformed in the array
@@ -101,18 +102,17 @@ class SweepInPlace:
 
     def _plan(self, where: Box, length: int, direction: Direction, dtype: np.dtype) -> LineTransform:
         """Return the FFT plan for a block and for similar blocks."""
-        forward, effort, kind = direction.forward, direction.effort, self._line.real_kind(direction.forward)
         if self._contiguous:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
-            return LineTransform(part, part, 1, forward, effort, real_kind=kind)
+            return self._line.planned(part, part, 1, direction)
         part = barely_aligned(self._shape[1:], dtype)[where[1:]]
         if not self._through_scratch:
-            return LineTransform(part, part, 0, forward, effort, real_kind=kind)
+            return self._line.planned(part, part, 0, direction)
         hot = self._hot(part.shape, 0, dtype)
         self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
         fft_target = hot.array(empty((hot.nbytes,), np.uint8))
         fft_source = fft_target if self._inside else part
-        return LineTransform(fft_source, fft_target, 0, forward, effort, streamed=not self._inside, real_kind=kind)
+        return self._line.planned(fft_source, fft_target, 0, direction, streamed=not self._inside)
 
     def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
         """Return the view of lines in scratch memory."""

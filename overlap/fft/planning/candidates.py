@@ -17,15 +17,15 @@ import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...ranks.coordinator import Coordinator
-from ...runtime import Load, Runtime
+from ...runtime import Runtime
 from ...timing.messages import LatencyBandwidth, fit_message_time
 from ...timing.model import pipeline_s
-from .settings import Settings, Trial, Tuned
+from .settings import Settings
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough if an exchange is a copy
@@ -42,62 +42,8 @@ CHALLENGERS, CLOSE = 6, 2.0  # most settings beside the best in calls; expected 
 LATE_IN_FLIGHT = 3  # limit with late exchanges: exchanges in flight share the link, so each one takes longer
 
 
-class Tunable(Protocol):
-    """What planning and tuning need of a transform."""
-
-    runtime: Runtime
-    name: str
-    known_as: str  # tells the plan's transforms and those of other plans apart
-    slices: int  # slices of the whole batch
-    planning: bool  # its arrays hold no user data, so no user function may be called
-    requested: Settings
-    trials: tuple[Trial, ...]
-    tuned: Tuned | None
-    refinement: Any  # a `tournament.Comparison`, for settings to be compared in the next calls
-    configuration: Any  # what the transform has made for its settings, to which it can return
-
-    @property
-    def settings(self) -> Settings:
-        """Return the settings of the present configuration."""
-
-    @property
-    def load(self) -> Load:
-        """Return the load of the calls with the present configuration."""
-
-    def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
-        """Make candidates; a class attribute."""
-
-    def configure(self, settings: Settings, count: int | None = None) -> None:
-        """Prepare to run with complete settings, on `count` entries of the batch."""
-
-    def trial_arrays(self, count: int) -> tuple[list, list]:
-        """Make inputs and outputs of `count` entries of the batch."""
-
-    def run_planes(self, inputs: list, outputs: list, what: str = "whole") -> None:
-        """Run the transform ("whole"), or its computing or its exchanges alone."""
-
-    def nbytes_per_slice(self) -> int:
-        """Return the bytes that this rank sends per slice."""
-
-    def nbytes_of_arrays(self) -> int:
-        """Return the bytes of the inputs and outputs of a slice, or of a field, on this rank."""
-
-
-class TunableFields(Tunable, Protocol):
-    """What planning and tuning need, in addition, of a transform of fields."""
-
-    units: int  # units of one field
-    can_be_late: bool
-    replans: bool
-
-    def trial_fields(self) -> int:
-        """Return the number of fields of a measured run."""
-
-    def message_nbytes(self, chunk: int) -> int:
-        """Return the bytes of the largest piece that this rank sends."""
-
-    def slot_nbytes(self, chunk: int) -> int:
-        """Return the bytes of one slot's buffers."""
+Tunable = Any
+"""A `Transform`, whose module imports this one."""
 
 
 class Candidates:
@@ -277,11 +223,9 @@ class FieldCandidates(Candidates):
     MUCH = 0.45  # largest late share: the first FFTs of the field are hidden behind early exchanges
     LITTLE = 0.1  # late shares below this are not worth the work memory of late exchanges
 
-    transform: TunableFields
-
     hopeless = np.inf  # the model describes one stage, not the overlap of several
 
-    def __init__(self, transform: TunableFields, requested: Settings) -> None:
+    def __init__(self, transform: Tunable, requested: Settings) -> None:
         super().__init__(transform, requested)
         units = self.slices_of_one = max(1, transform.units)
         unit_nbytes = max(1, *self._more)

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +38,7 @@ from pathlib import Path
 
 from ... import files
 from ...arrays import checked
+from ...checks import integer_problem, number_problem
 from ...errors import InputError
 from ...files import user_folder
 from .settings import Choice, Settings, Tuned, settings_problem
@@ -46,6 +46,7 @@ from .settings import Choice, Settings, Tuned, settings_problem
 FORMAT, VERSION = "overlap-tuning", 3
 KEPT = 1000  # files of a cache, of some 10 KiB each
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
+MOST = 2**31 - 1  # largest integer in an entry
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
 _COMPARED = ("second", "seconds", "processes")  # fields of a `Choice`
 _SCALARS = (str, int, float, bool, type(None))
@@ -54,10 +55,8 @@ _SCALARS = (str, int, float, bool, type(None))
 def read(path: str) -> list[dict]:
     """Return the entries of a tuning file; none if there is no file yet.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, was cut off or changed, has another version or is no tuning file; the message names it.
+    If the file cannot be read, was cut off or changed, has another version or is no tuning file, an `InputError` names
+    it.
     """
     try:
         data = files.read(path, LIMIT_NBYTES)
@@ -96,13 +95,7 @@ def write(path: str, entry: dict) -> None:
     """Add an entry to a file; its other entries stay.
 
     If there is an entry for the same plan and machine, those of its transforms that the new entry does not have stay.
-
-    Raises
-    ------
-    InputError
-        The existing file is no tuning file, or not a usable one; it stays as it is.
-    OSError
-        The file cannot be written.
+    An existing file that is no usable tuning file is an `InputError`, and stays as it is.
     """
     if problem := files.unwritable(path):
         raise OSError(problem)
@@ -192,7 +185,7 @@ def _problem(entry: object) -> str | None:
         return f"weights that are no list of positive numbers, {_short(weights)}"
     grid = entry.get("grid")
     if grid is not None and (
-        not isinstance(grid, list) or len(grid) != 2 or not all(type(size) is int and 0 < size < 2**31 for size in grid)
+        not isinstance(grid, list) or len(grid) != 2 or any(integer_problem("grid", size, 1, MOST) for size in grid)
     ):
         return f"a grid that is no list of two positive integers, {_short(grid)}"
     for part in ("plan", "machine"):
@@ -216,21 +209,15 @@ def _choice_problem(values: dict) -> str | None:
     second, seconds, processes = (values[name] for name in _COMPARED)
     if second is not None and not (isinstance(second, dict) and set(second) == {one.name for one in fields(Settings)}):
         return f"expected second to be settings or nothing, received {_short(second)}"
-    if type(seconds) is not float or not 0 < seconds < math.inf:
-        return f"expected seconds to be a positive number, received {_short(seconds)}"
-    if type(processes) is not int or not 1 <= processes < 2**31:
-        return f"expected processes to be an integer >= 1, received {_short(processes)}"
-    return None if second is None else settings_problem(Settings(**second), complete=True)
+    problem = number_problem("seconds", seconds, positive=True) or integer_problem("processes", processes, 1, MOST)
+    return problem or (None if second is None else settings_problem(Settings(**second), complete=True))
 
 
 def _gain_problem(tuned: Tuned) -> str | None:
     if not isinstance(tuned.default, str):
         return f"expected default to be text, received {_short(tuned.default)}"
-    if type(tuned.gain) is not float or not 0 < tuned.gain < math.inf:
-        return f"expected gain to be a positive number, received {_short(tuned.gain)}"
-    if type(tuned.tried) is not int or not 0 <= tuned.tried < 2**31:
-        return f"expected tried to be an integer >= 0, received {_short(tuned.tried)}"
-    return None
+    gain, tried = tuned.gain, tuned.tried
+    return number_problem("gain", gain, positive=True) or integer_problem("tried", tried, 0, MOST)
 
 
 def _short(value: object) -> str:

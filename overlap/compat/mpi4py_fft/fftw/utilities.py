@@ -83,7 +83,7 @@ def aligned(
     shape: int | Sequence[int], n: int = 32, dtype: DTypeLike = np.dtype("d"), fill: complex | None = None
 ) -> np.ndarray:
     """Make an array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
-    array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
+    array = memory.empty(tuple(np.atleast_1d(shape)), dtype, n)
     if fill is not None:
         array[...] = fill
     return array
