@@ -1,11 +1,9 @@
 """The runtime's schedules, explored.
 
 A bug in the scheduler shows only if threads, ranks and network take turns in one certain way. Here that
-order is drawn from a seed, thousands of times, with the runtime's own code and without MPI:
-
-    python -m tests.explore --schedules 30000       # a campaign; a seed for each failure
-    python -m tests.explore --replay 1234           # that failure once more, exactly
-    python -m tests.explore --defects               # after how many schedules known defects are found
+order is drawn from a seed, thousands of times, with the runtime's own code and without MPI. The tests are in
+``tests/unit/test_explore.py``; ``python -m tests.campaign --part schedules`` explores as many as there is time for.
+``schedule.explore(seed)`` is one of them, exactly as before; ``programs.draw(seed)`` is what it runs.
 
 Lowest first:
 
@@ -14,7 +12,6 @@ Lowest first:
     source      the runtime's modules once more, with a preemption point between any two statements
     programs    random slice programs with failures, and what must come of them
     schedule    one schedule: the ranks, and everything that is checked
-    campaign    many schedules, on several processes
     defects     mistakes put back into the source, to see that they are found
 
 A seed draws a plan (ranks, workers, up to three calls on the same runtime objects: programs, ways to wait,
