@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
-from step_cases import nothing_fails, step_fails
 from test_fft_errors import grouped
 
 import overlap
@@ -236,27 +235,6 @@ def test_bad_input(comm):
         assert not bracket(good).any()
     with pytest.raises(overlap.ClosedError):
         bracket(good)
-
-
-@on_ranks
-@pytest.mark.parametrize("comm, mode", [(1, "off"), (2, "poll"), (3, "block")])
-def test_failure_on_one_rank(comm, mode):
-    """A slice that fails on one rank raises on all; then the plan is usable."""
-    shape = (5, 6, 5, 7)  # a pair of planes for each of three ranks
-    a, f = modes(shape[1:], 9), modes(shape, 10)
-    last = comm.size - 1
-    with overlap.Bracket(comm, shape, SPACING, settings={"wait": mode}) as bracket:
-        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
-        mine = np.ascontiguousarray(f[:, :, bracket.rows])
-        expected = bracket(mine)
-        with (
-            step_fails(bracket.transform, "brackets", lambda task: task.part.start == 1)
-            if comm.rank == last
-            else nothing_fails()
-        ):
-            with pytest.raises(overlap.SliceError, match="Boom"):
-                bracket(mine)
-        assert np.array_equal(bracket(mine), expected)
 
 
 @on_ranks(1, 2)

@@ -4,53 +4,104 @@ import os
 import signal
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import product
 
 import numpy as np
 import pytest
 from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
-from step_cases import added
+from mpi4py import MPI
+from step_cases import added, mpi_fails, small_units
 from truth import random, same_bits
 
 import overlap
 
-SHAPES = {overlap.FFT2: (5, 6, 8), overlap.FFT3: (6, 8, 6)}
+# Plan, shape, type, layout and settings; volumes of small units, of which some are late.
+PLANS = {
+    "planes": (overlap.FFT2, (5, 6, 8), "c16", {}, {}),
+    "transposed planes": (overlap.FFT2, (5, 7, 8), "f8", {"order": "transposed"}, {"depth": 16}),
+    "several planes at once": (overlap.FFT2, (11, 6, 8), "c8", {}, {"chunk": 3, "depth": 2}),
+    "volumes": (overlap.FFT3, (6, 8, 6), "c16", {}, {}),
+    "late units": (overlap.FFT3, (16, 24, 96), "f8", {}, {"late": 0.7}),
+    "functions": (overlap.FFT2, (5, 8, 10), "f8", {}, {"depth": 2}),
+}
+CALLS = [*PLANS, "brackets"]
 
 
 class Boom(Exception):
     """Injected."""
 
 
+@contextmanager
+def calls_of(rt, what, wait):
+    """Calls of a plan: functions, what they are given, and the transforms whose steps they make."""
+    settings = {"wait": wait, "depth": 3, "chunk": 1, "effort": "estimate"}
+    if what == "brackets":
+        with overlap.Bracket(rt, (5, 6, 5, 7), settings=settings) as plan:
+            f = plan.spectrum.wrap(random(np.random.default_rng(1), plan.spectrum.shape, "c16"))
+            plan.advect(np.array(f[0]))
+            yield [(plan, (f,), [plan.transform])]
+        return
+    make, shape, dtype, layout, more = PLANS[what]
+    if what == "late units":
+        layout = {"grid": (1, rt.comm.size)}
+    with small_units(), make(rt, shape, dtype, layout=layout, settings=settings | more) as plan:
+        u = random(np.random.default_rng(rt.comm.rank), plan.real.shape, dtype)
+        spectrum = np.array(plan.forward(u))
+        if what == "functions":
+            product = plan.pointwise(lambda a, b, c: a * b * c, shared=1, dealias="3/2")
+            yield [(product, (spectrum, spectrum, spectrum[1].copy()), [product, product._share])]
+        else:
+            for transform in (plan.forward, plan.backward):
+                late = any(task.kind == "late" for task in transform.configuration.parts)
+                assert late == (what == "late units" and rt.comm.size > 1)
+            yield [(plan.forward, (u,), [plan.forward]), (plan.backward, (spectrum,), [plan.backward])]
+
+
 @on_ranks
-@pytest.mark.parametrize("comm, workers", [(1, 2), (2, 1), (2, 2), exhaustive(3, 1), exhaustive(3, 3)])
-def test_every_step_fails(comm, workers):
-    """An exception at any step of a call, on any rank and in every way, is one error on all; the next call is right."""
-    for (make, shape), wait in product(SHAPES.items(), ("off", "block", "poll")):
-        with (
-            overlap.Runtime(comm, workers=workers, deadline_s=30) as rt,
-            make(rt, shape, settings={"wait": wait, "depth": 3, "chunk": 1, "effort": "estimate"}) as plan,
-        ):
-            u = random(np.random.default_rng(comm.rank), plan.real.shape, "c16")
-            spectrum = np.array(plan.forward(u))
-            back = np.array(plan.backward(spectrum))
-            for transform, given, expected in ((plan.forward, u, spectrum), (plan.backward, spectrum, back)):
-                steps = str(transform.schedule).count(";") + len(transform.configuration.parts)
-                for number, origin in product(range(steps), range(comm.size)):
-                    seen = [0]
+@pytest.mark.parametrize(
+    "comm, workers, what",
+    [
+        *((2, 1, what) for what in CALLS),
+        *((*ranks, what) for ranks in ((1, 2), (2, 2)) for what in ("planes", "volumes")),
+        ("openmpi-2", 1, "planes"),
+        *(exhaustive(*ranks, what) for ranks in ((3, 1), (3, 3), ("openmpi-2", 2)) for what in CALLS),
+    ],
+)
+def test_every_step_fails(comm, workers, what):
+    """An exception at any step of a call, on any rank and in every way, is one error on all, and so is a refusal of
+    MPI; the next call is right.
+    """
+    for wait in ("off", "block", "poll"):
+        with overlap.Runtime(comm, workers=workers, deadline_s=30) as rt, calls_of(rt, what, wait) as calls:
+            for call, given, transforms in calls:
+                expected = np.array(call(*given))
+                for transform, origin in product(transforms, range(comm.size)):
+                    counted = []
+                    with added(transform, lambda task, step: True, counted.append):
+                        call(*given)
+                    for number in range(0, len(counted), 1 + len(counted) // 40):
+                        seen = []
 
-                    def fail(task, seen=seen, number=number):
-                        seen[0] += 1
-                        if seen[0] == number + 1:
-                            raise Boom(str(task))
+                        def fail(task, seen=seen, number=number):
+                            seen.append(str(task))
+                            if len(seen) == number + 1:
+                                raise Boom
 
-                    adding = added(transform, lambda task, step: True, fail)
-                    with adding if comm.rank == origin else nullcontext():
-                        error = raised(overlap.SliceError, transform, given)
-                    same_everywhere(comm, str(error))
-                    assert error.rank == origin and "Boom" in error.summary, (make, wait, number, str(error))
-                    assert same_bits(transform(given), expected), (make, wait, number)
+                        adding = added(transform, lambda task, step: True, fail)
+                        with adding if comm.rank == origin else nullcontext():
+                            error = raised(overlap.SliceError, call, *given)
+                        same_everywhere(comm, (str(error), error.rank, error.slice, error.traceback_text))
+                        assert error.rank == origin and "Boom" in error.summary, (wait, number, str(error))
+                        assert wait != "off" or comm.rank != origin or error.slice == seen[number], (seen, str(error))
+                        assert same_bits(call(*given), expected), (wait, number)
+                    for number in {0, len(transform.configuration.parts) // 2} if comm.size > 1 else ():
+                        with mpi_fails(transform, number) if comm.rank == origin else nullcontext():
+                            error = raised(overlap.SliceError, call, *given)
+                        same_everywhere(comm, (str(error), error.rank, error.slice))
+                        assert error.rank == origin and MPI.Get_error_string(MPI.ERR_COUNT) in error.summary, error
+                        assert same_bits(call(*given), expected), (wait, number)
 
 
 @on_ranks(2, exhaustive(3))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from everywhere import raised, raises_everywhere, same_everywhere
 from marks import exhaustive, on_ranks
-from step_cases import Boom, failing, nothing_fails, step_fails
+from step_cases import Boom, failing, nothing_fails
 from test_pointwise import local, spectra
 from truth import assert_close, forward_truth, random, same_bits
 
@@ -235,40 +235,6 @@ def test_bad_results_on_one_rank(comm, mode, workers):
                 wrong.clear()
                 for found, truth in zip(acting(field, field), expected):
                     assert same_bits(found, truth), how
-
-
-@on_ranks
-@pytest.mark.parametrize(
-    "comm, mode, dealias", [(1, "poll", "3/2"), (2, "off", "3/2"), (2, "block", None), exhaustive(3, "poll", "3/2")]
-)
-def test_failure_at_every_site(comm, mode, dealias):
-    """A failure of each sweep and each exchange on each rank, shared fields included."""
-    shape = (5, 2 * comm.size + 2, 2 * comm.size + 4)
-    a, b = spectra(np.random.default_rng(10), 2, shape, "f8")
-    with overlap.FFT2(comm, shape, "f8", settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
-        fields = local(plan, a, "natural"), local(plan, b, "natural")
-        flat = np.array(fields[0][1])
-        acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
-        expected = acting(*fields, flat)
-        share = acting._share
-        sites = [(acting, label) for label in ("pack", "to real", "to modes", "unpack")]
-        sites.append((share, "pack" if comm.size > 1 else "local"))
-        if comm.size > 1:
-            sites += [(share, "unpack"), (acting, None), (share, None)]
-        for (owner, label), origin in product(sites, range(comm.size)):
-            for which in (0, 3) if owner is acting else (0,):
-                where = f"{label or 'exchange'} of {owner.name}, slice {which}, rank {origin}"
-                with _failing(owner, label, which) if comm.rank == origin else nothing_fails() as state:
-                    error = raised(overlap.SliceError, acting, *fields, flat)
-                assert state["raised"] == (comm.rank == origin), where
-                same_everywhere(comm, (error.rank, error.slice, str(error)))
-                assert error.rank == origin and "Boom" in str(error), where
-                assert same_bits(acting(*fields, flat), expected), where
-
-
-def _failing(transform, label, which):
-    """Let a step of one slice of a transform fail, once; without a label its exchange."""
-    return step_fails(transform, label, lambda task: task is transform.configuration.parts[which])
 
 
 @on_ranks(1, 2)
