@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from itertools import product
-from unittest.mock import patch
 
 import numpy as np
 from communicators import few_left
@@ -17,8 +16,6 @@ from test_errors import PATIENCE_S, WAITS, Boom, check_slice_error
 import overlap
 from overlap.errors import CommunicatorsExhausted
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
-from overlap.runtime.requests.requests import Operation
-from overlap.runtime.scheduling.host import Host
 from overlap.runtime.scheduling.job import Job
 
 # ---- waits, single issues, what is kept ------------------------------------------------------
@@ -54,58 +51,6 @@ def wait_without_end(comm):
                 same_everywhere(comm, str(error))
                 assert error.slice == str(bad) and "waits for ever" in error.summary, error
                 rt.pipelined(both)(range(5))
-
-
-def issued_once(comm):
-    """An exception right after an MPI call returned does not make the runtime issue it again."""
-    original = Operation.make
-    slices = 8
-    for wait, known in product(WAITS, (True, False)):
-        with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10) as rt:
-            issued = []
-
-            def after(operation, blocking):
-                original(operation, blocking)
-                issued.append(operation)
-                if len(issued) == 6 and comm.rank == comm.size - 1:
-                    raise Boom("right after the call")
-
-            async def program(z):
-                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-            pipeline = rt.pipelined(program, skeleton=program if known else None)
-            Operation.make = after
-            try:
-                error = raised(overlap.SliceError, pipeline, range(slices))
-            finally:
-                Operation.make = original
-            same_everywhere(comm, str(error))
-            assert "right after the call" in str(error)
-            assert len(issued) == slices, (wait, known, len(issued))
-            pipeline(range(slices))
-
-
-def error_of_none_in_particular(comm):
-    """An error of `Testsome` where no request has ended is not dropped."""
-    with overlap.Runtime(comm, workers=2, depth=3, wait="poll", deadline_s=10) as rt:
-
-        async def program(z):
-            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-        looks = []
-
-        def test_some(requests):
-            looks.append(len(requests))
-            if len(looks) == 3 and comm.rank == 0:
-                raise MPI.Exception(MPI.ERR_OTHER)
-            return MPI.Request.Testsome(requests)
-
-        pipeline = rt.pipelined(program)
-        with patch.object(rt.threads.executor, "_host", Host(test_some=test_some)):
-            error = raised(overlap.SliceError, pipeline, range(12))
-        same_everywhere(comm, str(error))
-        assert error.rank == 0 and "Exception" in error.summary
-        pipeline(range(12))
 
 
 def nothing_is_kept(comm):
@@ -341,8 +286,6 @@ def nothing_is_left_behind(comm):
 @on_ranks(exhaustive(1), 2, exhaustive(3), fresh=True)
 def test_on_any_number_of_ranks(comm):
     wait_without_end(comm)
-    issued_once(comm)
-    error_of_none_in_particular(comm)
     nothing_is_kept(comm)
     first_of_parallel(comm)
     irregular_without_skeleton(comm)
