@@ -26,37 +26,6 @@ from overlap.compat.mpi4py_fft.mpifft import Transform
 
 
 @on_ranks(1, 2, exhaustive(4))
-def test_own_arrays(comm):
-    """The plan's own arrays hold what went in and came out last, though the user's have changed since."""
-    whole = random(np.random.default_rng(1), (6, 7, 8), "float64")
-    truth = forward_truth(whole, ((0,), (1,), (2,)))
-    plan = PFFT(comm, whole.shape, **FAST)
-    u, uh = newDistArray(plan, False), newDistArray(plan)
-    u[...] = whole[plan.local_slice(False)]
-    plan.forward(u, uh)
-    u[...] = uh[...] = 0
-    assert_close(comm, plan.backward(), whole[plan.local_slice(False)], 1e-12)
-    plan.destroy()
-
-    plan = PFFT(comm, whole.shape, **FAST)
-    u[...] = whole[plan.local_slice(False)]
-    first = np.array(plan.forward(u))
-    u[...] = 0
-    assert_close(comm, plan.forward(), truth[plan.local_slice()], 1e-12)
-    assert_close(comm, first, truth[plan.local_slice()], 1e-12)
-    plan.destroy()
-
-    plan = PFFT(comm, whole.shape, **FAST)
-    uh[...] = truth[plan.local_slice()]
-    plan.backward(uh, u)
-    u[...] = uh[...] = 0
-    assert_close(comm, plan.backward.output_array, whole[plan.local_slice(False)], 1e-12)
-    assert_close(comm, plan.backward.input_array, truth[plan.local_slice()], 1e-12)
-    assert plan.forward.input_array is plan.backward.output_array
-    plan.destroy()
-
-
-@on_ranks(1, 2, exhaustive(4))
 def test_own_arrays_in_any_order(comm, steps=20):
     """Calls at random, with arrays or without, as a model of mpi4py-fft's plan says: it copies always."""
     shape, axes = (4, 5, 6), ((0,), (1,), (2,))

@@ -4,7 +4,6 @@ import gc
 import pickle
 import signal
 import threading
-import time
 import warnings
 from contextlib import contextmanager, nullcontext
 from itertools import count
@@ -269,34 +268,6 @@ def test_pickled_errors(comm):
 
 def _ours():
     return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-
-
-@on_ranks(2)
-def test_dropped_runtimes(comm, count=30):
-    """A runtime dropped without close ends its threads at once; the next one frees its communicators."""
-
-    async def program(z):
-        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for _ in range(count):
-            rt = overlap.Runtime(comm, depth=2, wait="poll")
-            target = rt.comm
-            rt.pipelined(program)(range(3))
-            del rt, target
-            gc.collect()
-    end = time.monotonic() + 20
-    while _ours() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not _ours(), _ours()
-    said = [
-        str(warning.message)
-        for warning in said
-        if warning.category is ResourceWarning and "Runtime" in str(warning.message)
-    ]
-    assert len(said) == count and "dropped without being closed" in said[0], (len(said), said[:1])
-    overlap.Runtime(comm, wait="off").close()  # what is left behind now is told by `leftovers`
 
 
 @on_ranks(fresh=True)

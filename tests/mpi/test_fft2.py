@@ -11,16 +11,6 @@ import overlap
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4))
-def test_broadcast_input(comm):
-    """The same memory for all slices."""
-    plane = random(np.random.default_rng(1), (6, 5), "c16")
-    truth = np.broadcast_to(plane, (4, 3, 6, 5))
-    with overlap.FFT2(comm, truth.shape, "c16", settings={"wait": "poll"}) as plan:
-        local = np.broadcast_to(plane[plan.real.local_slice[-2:]], plan.real.shape)
-        assert_close(plan.forward(local), forward_truth(truth), plan.spectrum.local_slice, comm)
-
-
-@on_ranks(1, exhaustive(2), 3, exhaustive(4))
 def test_outputs_that_look_contiguous(comm):
     """Along an axis of length one any stride is contiguous, for numpy but not for FFTW."""
     for dtype, order, shape in product(

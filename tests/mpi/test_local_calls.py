@@ -52,37 +52,6 @@ def test_local_calls_give_the_same_bits(comm):
                     assert same_bits(transform(given, out=reversed_out), expected)
 
 
-@on_ranks(1)
-def test_threads_call_one_at_a_time(comm):
-    """A call while another thread is in one is refused; the other call ends well, and so does the next one."""
-    with overlap.FFT2(comm, (64, 64)) as plan:
-        inside, go_on = threading.Event(), threading.Event()
-
-        @plan.pointwise
-        def square(a):
-            inside.set()
-            assert go_on.wait(60)
-            return a * a
-
-        u = random(np.random.default_rng(12), (64, 64), "c16")
-        expected, out, results = np.array(plan.forward(u)), plan.spectrum.empty(), []
-        thread = threading.Thread(target=lambda: results.append(np.array(square(out))))
-        plan.forward(u, out=out)
-        thread.start()
-        assert inside.wait(60)
-        for arguments in ({}, {"out": plan.spectrum.empty()}):
-            try:
-                plan.forward(u, **arguments)
-            except overlap.BusyError as error:
-                assert "one at a time" in str(error)
-            else:
-                raise AssertionError("the call was not refused")
-        go_on.set()
-        thread.join()
-        assert np.allclose(results[0], np.fft.fft2(u * u))
-        assert same_bits(plan.forward(u, out=out), expected)
-
-
 class Own(np.ndarray):
     """Arrays that may know more than their values."""
 

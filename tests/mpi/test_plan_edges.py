@@ -4,7 +4,6 @@ import copy
 import pickle
 
 import numpy as np
-import pytest
 from everywhere import outcome, raised, raises_everywhere
 from marks import on_ranks
 
@@ -45,54 +44,6 @@ def test_not_copied(comm):
             plan.close()
         for settings in (overlap.Settings(**SETTINGS), overlap.ArrayLayout(weights=(1, 2))):
             assert pickle.loads(pickle.dumps(settings)) == copy.deepcopy(settings) == settings
-
-
-@on_ranks(1, 2)
-def test_closed(comm):
-    """Whatever is asked of a closed plan or its transforms: an error that names it."""
-    for used in (False, True):
-        with overlap.Runtime(comm) as runtime:
-            for plan in plans_of(runtime):
-                kind = type(plan).__name__
-                transforms = [plan.transform] if kind == "Bracket" else [plan.forward, plan.pointwise(lambda a: a)]
-                if used:
-                    for transform in transforms:
-                        transform(*(spec.wrap(np.ones(spec.shape, spec.dtype)) for spec in transform.inputs))
-                plan.close()
-                plan.close()
-                assert "closed" in repr(plan)
-                calls = [
-                    plan.__enter__,
-                    plan.describe,
-                    plan.tune,
-                    plan.balance,
-                    *(
-                        getattr(plan, name)
-                        for name in ("wavenumbers", "pointwise", "buffers", "advect")
-                        if hasattr(plan, name)
-                    ),
-                ]
-                calls += [
-                    lambda plan=plan, name=name: getattr(plan, name)
-                    for name in ("nbytes", "nbytes_per_slot")
-                    if kind == "Bracket"
-                ]
-                for transform in transforms:
-                    calls += [transform.describe, transform.tune, transform.compute, transform.communicate, transform]
-                    calls += [lambda transform=transform: transform.load]
-                    assert "closed" in repr(transform)
-                for call in calls:
-                    error = raised(
-                        overlap.ClosedError, call, *((1,) if getattr(call, "__name__", "") == "advect" else ())
-                    )
-                    assert "plan" in str(error) or kind in str(error), (call, error)
-                if kind != "Bracket":
-                    for call in (plan.forward, plan.backward, lambda plan=plan: plan.forward.describe()):
-                        assert kind in str(raised(overlap.ClosedError, call))
-                else:
-                    f = plan.spectrum.empty()
-                    with pytest.raises(overlap.ClosedError):
-                        plan.apply(f[0], f[0], None).send(None)
 
 
 @on_ranks(1, 2)
