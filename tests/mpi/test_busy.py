@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 from zlib import crc32
 
-import marks
 import numpy as np
 import pytest
 from generated import Call, Lab, Subject, Watch, arguments_of, called
@@ -74,7 +73,10 @@ class Stopped(threading.Thread):
         return self._traced
 
 
-def busy(comm: MPI.Intracomm, area: str, every: int = 1, row_s: float = ROW_S) -> None:
+@on_ranks(1, exhaustive("openmpi-1"), deadline_s=3600)
+@pytest.mark.parametrize("every", [1, exhaustive(12)])
+@pytest.mark.parametrize("area", [area if area in QUICK else exhaustive(area) for area in AREAS])
+def test_every_close_beside_every_call(comm, area, every, row_s=ROW_S):
     """Close each object while another thread is in each of its calls, at `every` so many drawn lines."""
     lab, problems = Lab(comm), _Problems(comm.rank == 0)
     with Watch(row_s) as watch:
@@ -89,19 +91,6 @@ def busy(comm: MPI.Intracomm, area: str, every: int = 1, row_s: float = ROW_S) -
                     watch.row(f"{subject.name}.{name} stopped at line {number} of {lines}", FIRST)
                     _row(lab, subject, name, call, number, problems)
     _end(lab, problems)
-
-
-@on_ranks(1, deadline_s=600)
-@pytest.mark.parametrize("area", [area if area in QUICK else marks.exhaustive(area) for area in AREAS])
-def test_every_close_beside_every_call(comm, area):
-    busy(comm, area=area)
-
-
-@pytest.mark.exhaustive
-@on_ranks(1, "openmpi-1", deadline_s=3600)
-@pytest.mark.parametrize("area", AREAS)
-def test_every_close_beside_many_lines_of_every_call(comm, area):
-    busy(comm, area=area, every=12)
 
 
 def _row(lab: Lab, subject: Subject, name: str, call: Call, number: int, problems: list[str]) -> int:
@@ -209,7 +198,8 @@ def test_closed_beside(comm: MPI.Intracomm) -> None:
     for wait in ("off", "block", "poll"):
         plan = overlap.FFT2(comm, (4, 8, 8), float, settings={"wait": wait})
         beside = Beside(plan)
-        assert _outcomes(plan.close, plan.runtime.close) == [overlap.BusyError] * 2
+        calls = plan.close, plan.runtime.close, lambda: plan.forward(beside.field), lambda: plan.forward(beside.field)
+        assert _outcomes(*calls) == [overlap.BusyError] * 4
         beside.leave.set()
         beside.end(comm)
         plan.close()
