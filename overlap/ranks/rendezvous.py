@@ -3,7 +3,8 @@
 If all ranks are on one node, they have a board: memory that all of them map, with two words for each rank. A rank
 writes its word and waits until the words of all others have arrived. Each word carries the number of its round, so no
 other order between stores is needed. The rounds use the two words of a rank in turns: a rank that has entered a round
-has read all words of the round before. Compiled code uses the board, too (`overlap.runtime.loop.ranks`).
+has read all words of the round before. The loop of plans (`overlap.runtime.loop`) meets there, too, by the same two
+compiled functions.
 
 A rank that waits at the board calls MPI now and then, because messages sent to the user's code may need that to
 progress.
@@ -17,26 +18,32 @@ import os
 import platform
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate
 from math import ceil
 from operator import or_
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
+from ..compiled import njit
+from ..compiled.memory import address_of, load_acquire, pause, store_release, words
 from ..errors import RankError
 from .losses import guard_of, guarded
 from .segments import segments
 from .wait import HOT_S, wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
-NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: rounds so far, the board's address, rank, ranks
+NUMBER, BOARD, RANK, SIZE, SEEN = range(5)  # words of a state, see `Rendezvous.state`
 TAG_BITS = 8  # bits of a word that hold the number of its round
 TAG = (1 << TAG_BITS) - 1
+WORD = (1 << (64 - TAG_BITS)) - 1
 FLAG_BITS = 2  # then two flags of this rank, then a value
 FLAGS = (1 << FLAG_BITS) - 1
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
+READS = 64  # reads of a rank's word before this rank does something else
 _POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the same if ranks share cores
 
 
@@ -50,8 +57,11 @@ class Rendezvous:
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
+    has_board : bool
+        The ranks have a board, memory that all of them map.
     state : array of int
-        The words NUMBER, BOARD, RANK and SIZE, for compiled code; without a board, BOARD is 0.
+        Words for compiled code: how many rounds there have been, the board's address, this rank, the number of ranks,
+        and of how many ranks the words of this round have been read.
     hot_s : float
         Seconds for which these ranks poll without sleep while they wait for each other.
     attend : callable or None
@@ -60,8 +70,9 @@ class Rendezvous:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
-        self.state = array("q", (0, 0, comm.rank, comm.size))
-        self._board: memoryview | None = None
+        self.state = array("q", (0, 0, comm.rank, comm.size, 0))
+        self.has_board = False
+        self._board: Any = None
         self.hot_s = HOT_S
         self.attend: Callable[[float], None] | None = None
         if comm.size > 1 and on_one_node(comm):
@@ -76,17 +87,11 @@ class Rendezvous:
             segment = segments(comm, LINE * comm.size if comm.rank == 0 else 1, [0])[0]
         except RankError:  # raised on all ranks: they cannot map each other's memory, so they use MPI
             return
-        self._board = segment.data.cast("Q")
-        self.state[BOARD] = segment.__array_interface__["data"][0]
+        self._board, self.state[BOARD], self.has_board = segment.view(np.int64), address_of(segment), True
 
     def end(self) -> None:
         """Release the board: no round follows."""
-        self._board, self.state[BOARD] = None, 0
-
-    @property
-    def has_board(self) -> bool:
-        """Return whether the ranks have a board, memory that all of them map."""
-        return self._board is not None
+        self._board, self.state[BOARD], self.has_board = None, 0, False
 
     def minimum(self, numbers: array[int]) -> None:
         """Reduce the headers of all ranks to their minimum, in place.
@@ -100,20 +105,14 @@ class Rendezvous:
         ------
         MPI.Exception
         """
-        if self._board is None:
-            request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)  # matches that of `report`
-            if self.attend is None:
-                request.Wait()
-            else:
-                wait_for(request.Test, hot_s=self.hot_s, attend=self.attend)
+        if self.has_board:
+            self._wait(self._entered(numbers, True))
             return
-        own = header_word(numbers)
-        words = self._exchanged(own)
-        if words.count(own) == len(words):  # nearly always
-            return
-        signatures = [word >> FLAG_BITS for word in words]
-        numbers[0] = min(word & FLAGS for word in words)
-        numbers[1], numbers[2] = min(signatures), -max(signatures)
+        request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)  # matches that of `report`
+        if self.attend is None:
+            request.Wait()
+        else:
+            self._wait(request.Test)
 
     def report(self) -> Callable[[], bool]:
         """Send the header of a rank that has failed, without a wait for the other ranks.
@@ -124,26 +123,20 @@ class Rendezvous:
             Tells whether all ranks have reached this header; then it has reduced theirs to a failure, whatever they
             are. Raises as `minimum` does.
         """
-        if self._board is None:
-            numbers = array("q", (0, 0, 0))
-            request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)
-            # What is returned keeps the numbers, into which MPI writes: mpi4py's request keeps no buffer in place.
-            return lambda: bool(request.Test() and numbers)
-        self._write(0)
-
-        def is_complete() -> bool:
-            self.comm.Iprobe()
-            return not self.absent()
-
-        return is_complete
+        numbers = array("q", (0, 0, 0))
+        if self.has_board:
+            return self._entered(numbers, True)
+        request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+        # What is returned keeps the numbers, into which MPI writes: mpi4py's request keeps no buffer in place.
+        return lambda: bool(request.Test() and numbers)
 
     def absent(self) -> list[int]:
         """Return the ranks that have not reached the round that this rank is in; without a board none is known."""
         board, state = self._board, self.state
         if board is None:
             return []
-        tag, column, width = state[NUMBER] & TAG, state[NUMBER] & 1, LINE // 8
-        return [rank for rank in range(state[SIZE]) if board[width * rank + column] & TAG != tag]
+        arrived: list[int] = board[state[NUMBER] & 1 :: LINE // 8].tolist()
+        return [rank for rank, word in enumerate(arrived) if (word ^ state[NUMBER]) & TAG]
 
     def sum(self, sums: array[int]) -> None:
         """Add up the numbers of all ranks at the end of a call, in place; needs a board.
@@ -151,49 +144,72 @@ class Rendezvous:
         Parameters
         ----------
         sums : array of unsigned int
-            ``(failed, checksum, messages)``; of the checksums' sum only the lower bits are right.
+            ``(failed, checksum, messages)``, the first and the last 0 or 1; of the checksums' sum only the lower bits
+            are right.
 
         Raises
         ------
         MPI.Exception
         """
-        failed = checksum = messages = 0
-        for word in self._exchanged(agreement_word(sums)):
-            failed += word & 1
-            messages += word >> 1 & 1
-            checksum += word >> FLAG_BITS
-        sums[0], sums[1], sums[2] = failed, checksum & VALUE, messages
+        self._wait(self._entered(sums, False))
 
-    def _exchanged(self, word: int) -> list[int]:
-        """Exchange words with all ranks; return the words of all, each with its flags and its value."""
+    def _entered(self, numbers: array[int], headers: bool) -> Callable[[], bool]:
+        """Enter a round at the board; return a function that tells whether it is over, and the numbers are reduced."""
         # Callers hold signals, so that no exception ends this rank between writing and reading.
-        board, number = self._write(word)
-        state = self.state
-        tag, column, width = number & TAG, number & 1, LINE // 8
-        words = []
-        for index in range(column, width * state[SIZE], width):
-            if (received := board[index]) & TAG != tag:
-                received = self._awaited(board, index, tag)
-            words.append(received >> TAG_BITS)
-        return words
+        state = self.state.buffer_info()[0]
+        enter_round(state, numbers.buffer_info()[0], headers)
 
-    def _write(self, word: int) -> tuple[memoryview, int]:
-        """Write this rank's word of the next round; return the board and the number of the round."""
-        board, state = self._board, self.state
-        assert board is not None
-        number = state[NUMBER] = state[NUMBER] + 1
-        board[LINE // 8 * state[RANK] + (number & 1)] = word << TAG_BITS | number & TAG
-        return board, number
-
-    def _awaited(self, board: memoryview, index: int, tag: int) -> int:
-        """Wait until a word carries the number of this round."""
-
-        def is_there() -> bool:
+        def is_over() -> bool:
+            if read_round(state, numbers.buffer_info()[0], headers):
+                return True
             self.comm.Iprobe()
-            return board[index] & TAG == tag
+            return False
 
-        wait_for(is_there, hot_s=self.hot_s, attend=self.attend)
-        return board[index]
+        return is_over
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        wait_for(is_over, hot_s=self.hot_s, attend=self.attend)
+
+
+@njit
+def enter_round(state: int, numbers: int, headers: bool) -> None:
+    """Enter a round: write this rank's word, of three numbers at an address, which then are as if it were alone."""
+    own, given = words(state), words(numbers)
+    if headers:
+        word = given[1] << FLAG_BITS | given[0]
+    else:
+        word = (given[1] & VALUE) << FLAG_BITS | given[2] << 1 | given[0]
+        given[0] = given[1] = given[2] = 0
+    own[SEEN] = 0
+    own[NUMBER] += 1
+    store_release(own[BOARD] + LINE * own[RANK] + 8 * (own[NUMBER] & 1), word << TAG_BITS | own[NUMBER] & TAG)
+
+
+@njit
+def read_round(state: int, numbers: int, headers: bool) -> bool:
+    """Read the words of ranks that have entered the round: headers to their minimum, else to their sum.
+
+    Returns False if some rank has not entered; the function is then called again.
+    """
+    own, reduced = words(state), words(numbers)
+    while own[SEEN] < own[SIZE]:
+        place, reads = own[BOARD] + LINE * own[SEEN] + 8 * (own[NUMBER] & 1), 0
+        while (load_acquire(place) ^ own[NUMBER]) & TAG:
+            reads += 1
+            if reads == READS:
+                return False
+            pause()
+        word = (load_acquire(place) >> TAG_BITS) & WORD
+        if headers:
+            reduced[0] = min(reduced[0], word & FLAGS)
+            reduced[1] = min(reduced[1], word >> FLAG_BITS)
+            reduced[2] = min(reduced[2], -(word >> FLAG_BITS))
+        else:
+            reduced[0] += word & 1
+            reduced[1] = (reduced[1] + (word >> FLAG_BITS)) & VALUE
+            reduced[2] += word >> 1 & 1
+        own[SEEN] += 1
+    return True
 
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
@@ -209,16 +225,6 @@ def on_one_node(comm: MPI.Intracomm) -> bool:
     if guard is not None and guard.comm.size == comm.size:
         guard.on_one_node = all_on_one
     return all_on_one
-
-
-def header_word(numbers: Sequence[int]) -> int:
-    """Return a header as a word of the board, without the number of the round."""
-    return numbers[1] << FLAG_BITS | numbers[0]
-
-
-def agreement_word(sums: Sequence[int]) -> int:
-    """Return a rank's numbers at the end of a call as a word of the board, without the number of the round."""
-    return (sums[1] & VALUE) << FLAG_BITS | (sums[2] > 0) << 1 | (sums[0] > 0)
 
 
 def polls_of(comm: MPI.Intracomm) -> int:

@@ -17,7 +17,7 @@ from ..compiled.mpi import handle_of, mpi_function
 from ..errors import BusyError
 from ..ranks.header import Header
 from ..ranks.interrupts import held_signals
-from ..ranks.rendezvous import Rendezvous, agreement_word, header_word
+from ..ranks.rendezvous import Rendezvous
 from ..ranks.wait import wait_for
 from .load import Load
 from .loop import words as w
@@ -145,7 +145,7 @@ class PlanCall:
         self._issued: Issued = {}
         mpi = np.zeros(w.MPI_WORDS, np.int64)
         if not alone:
-            agreements = Agreements(self._coordinator.comm, None, None)  # type: ignore[arg-type]  # waits for nothing
+            agreements = Agreements(self._coordinator.comm, None)  # waits for nothing
             for exchange, _ in exchanges if kind.exchanges else ():
                 agreements.note(exchange.operation())
             self._issued = agreements.issued
@@ -301,18 +301,8 @@ class PlanCall:
         threads = self._kind.threads
         executor = threads.executor
         job = Job([], None, AGREE, [], 0, None, threads.trace, executor.lock)  # type: ignore[arg-type]  # no slices
-        job.failure = failure
-        waiting = executor.waiting(self._kind.wait, job, None, 1, 1, True)
-
-        def agree() -> Exception | None:
-            agreements = Agreements(self._coordinator.comm, waiting, self._coordinator.rendezvous)
-            sums = array("Q", (word % 2**64 for word in self._words[w.SUMS : w.SUMS + 3]))
-            if self._coordinator.size == 1:
-                sums = array("Q", (1, 0, 0))
-            error: Exception | None = executor.conclude(job, waiting, agreements, agreements.judged(sums, self._issued))
-            return error
-
-        threads.run(job, waiting, INLINE, agree)
+        job.failure, job.issued_before = failure, self._issued
+        threads.run(job, executor.waiting(self._kind.wait, job, None, 1, 1, True), INLINE)
 
     # ---- what others ask -------------------------------------------------------------------------
 
@@ -353,7 +343,6 @@ class PlanCall:
 
 def _table(rendezvous: Rendezvous, numbers: Sequence[int], sums: Iterable[int]) -> np.ndarray:
     """Return the table of MPI: its functions and handles as words, and the numbers that are reduced."""
-    sums = list(sums)
     words = [
         *map(mpi_function, ("Allreduce", "Iallreduce", "Alltoallv", "Ialltoallv", "Test", "Iprobe")),
         *map(handle_of, (rendezvous.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
@@ -362,8 +351,6 @@ def _table(rendezvous: Rendezvous, numbers: Sequence[int], sums: Iterable[int]) 
         MPI.ANY_TAG,
         int(rendezvous.hot_s * 1e9),
         rendezvous.state.buffer_info()[0] if rendezvous.has_board else 0,
-        header_word(numbers),
-        agreement_word(sums),
         *numbers,
         *sums,
     ]

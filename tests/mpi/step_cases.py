@@ -11,7 +11,8 @@ from overlap.fft.engine import stage, staged
 from overlap.fft.engine.steps import Call, Exchange, Split
 from overlap.runtime import plan_call
 
-WORDS = {"Alltoallv": 9, "Ialltoallv": 10}
+EXCHANGES = {"Alltoallv": 9, "Ialltoallv": 10}  # numbers of arguments
+REDUCTIONS = {"Allreduce": 6, "Iallreduce": 7}
 
 
 def labels_of(step):
@@ -50,9 +51,9 @@ def added(transform, at, do):
 
 
 @contextmanager
-def mpi_functions(replaced, *transforms):
-    """Meanwhile transforms call ``replaced(name, real, *words)`` in place of MPI's functions for exchanges."""
-    kinds = {name: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words) for name, words in WORDS.items()}
+def mpi_functions(replaced, *transforms, names=EXCHANGES):
+    """Meanwhile transforms call ``replaced(name, real, *words)`` in place of MPI's functions with these names."""
+    kinds = {name: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words) for name, words in names.items()}
     functions = {}
     for name, kind in kinds.items():
         real = kind(mpi_function(name))

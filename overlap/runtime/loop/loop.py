@@ -99,9 +99,9 @@ def run(tables: int, arrays: int) -> int:
 def _begin(state: Words, arrays: int) -> None:
     state[w.STAGE], state[w.ARRAYS] = w.ENTERING, arrays
     state[w.COMPUTES] = state[w.COMPUTES_TOO]
-    state[w.FAILED] = state[w.VISIT] = state[w.FLYING] = state[w.TOOK_PART] = 0
+    state[w.FAILED] = state[w.VISIT] = state[w.FLYING] = state[w.TOOK_PART] = state[w.REDUCES] = 0
     state[w.WAITED] = state[w.CREW_COMPUTED] = state[w.SINCE] = state[w.TESTED_AT] = 0
-    state[w.HELD] = state[w.SEEN_RANKS] = w.NONE
+    state[w.HELD] = w.NONE
 
 
 @njit

@@ -11,21 +11,17 @@ from ...compiled.memory import (
     Words,
     call_mpi,
     clock_ns,
-    load_acquire,
     load_int,
-    pause,
     sched_yield,
     store_release,
     usleep,
     words,
 )
-from ...ranks.rendezvous import BOARD, FLAG_BITS, FLAGS, LINE, NUMBER, RANK, SIZE, TAG, TAG_BITS, VALUE
+from ...ranks.rendezvous import enter_round, read_round
 from ...ranks.wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from . import words as w
 
 SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_SLEEP_S * 1e6)
-WORD = (1 << 64 - TAG_BITS) - 1
-READS = 64  # reads of a rank's word between two calls of MPI
 
 
 @njit
@@ -41,10 +37,10 @@ def met(tables: int) -> int:
     if state[w.ALONE]:
         return w.OVER
     mpi: Words = words(w.table(tables, w.MPI))
-    if state[w.SEEN_RANKS] == w.NONE:
+    if not state[w.REDUCES]:
         for place in range(3):
             state[w.NUMBERS + place] = mpi[w.REDUCED + place]
-    outcome = _reduced(tables, w.MEETING, mpi[w.HEADER_WORD], w.NUMBERS, mpi[w.SIGNED], mpi[w.MIN])
+    outcome = _reduced(tables, w.MEETING, w.NUMBERS, mpi[w.SIGNED], mpi[w.MIN])
     if outcome != w.OVER:
         return outcome
     return w.OVER if state[w.NUMBERS] and state[w.NUMBERS + 1] == -state[w.NUMBERS + 2] else w.UNLIKE
@@ -57,18 +53,18 @@ def agreed(tables: int) -> int:
     if state[w.ALONE]:
         return w.DISAGREED if state[w.FAILED] else w.OVER
     mpi: Words = words(w.table(tables, w.MPI))
-    if state[w.SEEN_RANKS] == w.NONE:
+    if not state[w.REDUCES]:
         for place in range(3):
             state[w.SUMS + place] = mpi[w.REDUCED + 3 + place]
         state[w.SUMS] = state[w.FAILED]
-    outcome = _reduced(tables, w.WAITING, mpi[w.AGREEMENT_WORD] | state[w.FAILED], w.SUMS, mpi[w.UNSIGNED], mpi[w.SUM])
+    outcome = _reduced(tables, w.WAITING, w.SUMS, mpi[w.UNSIGNED], mpi[w.SUM])
     if outcome != w.OVER:
         return outcome
     return w.DISAGREED if state[w.SUMS] or state[w.SUMS + 1] else w.OVER
 
 
 @njit
-def _reduced(tables: int, waits: int, word: int, numbers: int, kind: int, operation: int) -> int:
+def _reduced(tables: int, waits: int, numbers: int, kind: int, operation: int) -> int:
     """Reduce three numbers of the state over all ranks: the minimum of headers, the sum of agreements.
 
     Returns
@@ -81,70 +77,34 @@ def _reduced(tables: int, waits: int, word: int, numbers: int, kind: int, operat
     mpi: Words = words(w.table(tables, w.MPI))
     begin_wait(tables, waits, w.NONE)
     outcome = w.OVER
+    begins, state[w.REDUCES] = not state[w.REDUCES], 1
+    reduced, headers = address + 8 * numbers, waits == w.MEETING
     if mpi[w.RENDEZVOUS]:
-        rendezvous: Words = words(mpi[w.RENDEZVOUS])
-        if state[w.SEEN_RANKS] == w.NONE:
-            state[w.SEEN_RANKS] = 0
-            if waits == w.WAITING:
-                state[numbers] = state[numbers + 1] = state[numbers + 2] = 0
-            rendezvous[NUMBER] += 1
-            number = rendezvous[NUMBER]
-            place = rendezvous[BOARD] + LINE * rendezvous[RANK] + 8 * (number & 1)
-            store_release(place, word << TAG_BITS | (number & TAG))
-        while outcome == w.OVER and state[w.SEEN_RANKS] < rendezvous[SIZE]:
-            outcome = _awaited(tables, state[w.SEEN_RANKS])
-            if outcome == w.OVER:
-                place = rendezvous[BOARD] + LINE * state[w.SEEN_RANKS] + 8 * (rendezvous[NUMBER] & 1)
-                received = (load_acquire(place) >> TAG_BITS) & WORD
-                if waits == w.MEETING:
-                    state[numbers] = min(state[numbers], received & FLAGS)
-                    state[numbers + 1] = min(state[numbers + 1], received >> FLAG_BITS)
-                    state[numbers + 2] = min(state[numbers + 2], -(received >> FLAG_BITS))
-                else:
-                    state[numbers] += received & 1
-                    state[numbers + 1] = (state[numbers + 1] + (received >> FLAG_BITS)) & VALUE
-                    state[numbers + 2] += (received & FLAGS) >> 1
-                state[w.SEEN_RANKS] += 1
-    elif waits == w.MEETING or state[w.POLLED]:  # headers are nonblocking, as those of `Rendezvous`
-        if state[w.SEEN_RANKS] == w.NONE:
-            state[w.SEEN_RANKS] = 0
-            given = mpi[w.IN_PLACE], address + 8 * numbers, 3, kind, operation, mpi[w.CONTROL_COMM]
+        if begins:
+            enter_round(mpi[w.RENDEZVOUS], reduced, headers)
+        while outcome == w.OVER and not read_round(mpi[w.RENDEZVOUS], reduced, headers):
+            # Messages sent to the user's code may need an MPI call of this rank to progress.
+            flag = address + 8 * w.FLAG
+            state[w.ERROR] = call_mpi(
+                mpi[w.IPROBE], (mpi[w.ANY_SOURCE], mpi[w.ANY_TAG], mpi[w.CONTROL_COMM], flag, flag + 8)
+            )
+            if state[w.ERROR]:
+                outcome = w.BROKEN
+            elif rest(tables):
+                outcome = w.TICK
+    elif headers or state[w.POLLED]:  # headers are nonblocking, as those of `Rendezvous`
+        if begins:
+            given = mpi[w.IN_PLACE], reduced, 3, kind, operation, mpi[w.CONTROL_COMM]
             state[w.ERROR] = call_mpi(mpi[w.IALLREDUCE], given + (address + 8 * w.AGREEMENT_REQUEST,))
         outcome = w.BROKEN if state[w.ERROR] else _completed(tables)
     else:
-        given = mpi[w.IN_PLACE], address + 8 * numbers, 3, kind, operation, mpi[w.CONTROL_COMM]
+        given = mpi[w.IN_PLACE], reduced, 3, kind, operation, mpi[w.CONTROL_COMM]
         state[w.ERROR] = call_mpi(mpi[w.ALLREDUCE], given)
         outcome = w.BROKEN if state[w.ERROR] else w.OVER
     if outcome != w.TICK:  # after a tick the same wait goes on, and its deadline does, too
         end_wait(tables)
-        state[w.SEEN_RANKS] = w.NONE
+        state[w.REDUCES] = 0
     return outcome
-
-
-@njit
-def _awaited(tables: int, rank: int) -> int:
-    """Wait for a rank's word of this round; return OVER, BROKEN or TICK."""
-    address = w.table(tables, w.STATE)
-    state: Words = words(address)
-    mpi: Words = words(w.table(tables, w.MPI))
-    rendezvous: Words = words(mpi[w.RENDEZVOUS])
-    place = rendezvous[BOARD] + LINE * rank + 8 * (rendezvous[NUMBER] & 1)
-    reads = 0
-    while load_acquire(place) & TAG != rendezvous[NUMBER] & TAG:
-        reads += 1
-        if reads < READS:
-            pause()
-            continue
-        # Messages sent to the user's code may need an MPI call of this rank to progress.
-        flag = address + 8 * w.FLAG
-        state[w.ERROR] = call_mpi(
-            mpi[w.IPROBE], (mpi[w.ANY_SOURCE], mpi[w.ANY_TAG], mpi[w.CONTROL_COMM], flag, flag + 8)
-        )
-        if state[w.ERROR]:
-            return w.BROKEN
-        if rest(tables):
-            return w.TICK
-    return w.OVER
 
 
 @njit

@@ -80,7 +80,7 @@ PART_BITS = 20
     ALONE,  # 1: there are no other ranks
     FAILED,  # 1: this rank has failed
     DOOR,  # why the loop has returned to Python
-    SEEN_RANKS,  # ranks whose words have been read at the board; NONE: this rank has not begun to reduce
+    REDUCES,  # 1: this rank has begun to reduce a header or an agreement
     ARRAYS,  # address of the list of addresses of the call's arrays
     CONTROL,  # address of the runtime's control
     CREW,  # threads of the crew that may take part
@@ -124,10 +124,8 @@ FROM, TO, THREAD, STAMP_WORDS = range(4)
     ANY_TAG,
     HOT_NS,
     RENDEZVOUS,
-    HEADER_WORD,
-    AGREEMENT_WORD,
     REDUCED,  # six words: three of the header, three of the agreement
-) = range(19)
+) = range(17)
 MPI_WORDS = REDUCED + 6
 
 # Why the loop returns to Python.

@@ -12,20 +12,24 @@ import marshal
 import zlib
 from array import array
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from .operations import Operation, Start
 from .signatures import Ranks
 
+if TYPE_CHECKING:
+    from ...ranks.rendezvous import Rendezvous
+
 Shared = tuple[Any, ...]
 Issued = dict[Ranks, list[Shared]]
 
 _WORD = (1 << 64) - 1
 AGREEMENT = "agreement of all ranks"
+# Collectives of all ranks must match, whatever the program has. Messages need not.
+_HINT = "; a program in which ranks await different messages, or calls on communicators of some ranks, needs skeleton="
 
 
 @cache
@@ -44,30 +48,6 @@ def _mixed(number: int, size: int) -> int:
     return number ^ (number >> 31)
 
 
-class RequestWaiter(Protocol):
-    """What agreements need from a way to wait."""
-
-    def wait(self, request: MPI.Request, label: str) -> None:
-        """Wait for a request."""
-
-    def reduced(self, comm: MPI.Intracomm, values: array[int], op: MPI.Op) -> None:
-        """Reduce an array over all ranks, in place."""
-
-    def watched(self, label: str) -> AbstractContextManager[None]:
-        """Return a ``with`` block that the watchdog watches."""
-
-
-class Meets(Protocol):
-    """What agreements need from a `Rendezvous`, whose ranks may have a board."""
-
-    @property
-    def has_board(self) -> bool:
-        """Return whether the ranks have a board."""
-
-    def sum(self, sums: array[int]) -> None:
-        """Add up three numbers of all ranks at the board, in place."""
-
-
 class Agreements:
     """Makes the agreements of one job.
 
@@ -76,8 +56,10 @@ class Agreements:
     coordinator : mpi4py.MPI.Comm
         Carries the agreements and nothing else.
     waiting : the way to wait
-    rendezvous : Meets or None
+    rendezvous : Rendezvous or None
         Adds up the agreements of ranks on one node; None: the ranks have no board.
+    issued : dict, optional
+        What has been issued already.
 
     Attributes
     ----------
@@ -91,12 +73,18 @@ class Agreements:
         By communicator: for each operation since the last agreement, the values that must be equal on all its ranks.
     """
 
-    def __init__(self, coordinator: MPI.Intracomm, waiting: RequestWaiter, rendezvous: Meets | None = None) -> None:
+    def __init__(
+        self,
+        coordinator: MPI.Intracomm,
+        waiting: Any,
+        rendezvous: Rendezvous | None = None,
+        issued: Issued | None = None,
+    ) -> None:
         self.unmatched = 0
         self.messages = self._messages = False
         self.waiting = waiting
         self._coordinator, self._rendezvous = coordinator, rendezvous
-        self.issued: Issued = {}
+        self.issued: Issued = issued or {}
         self._under_way: tuple[MPI.Request, array[int], Issued] | None = None
 
     def note(self, operation: Operation) -> None:
@@ -147,18 +135,14 @@ class Agreements:
 
     def at_once(self, failed: bool) -> str | None:
         """Make an agreement at the end of a job and return its result, as `ended` does."""
-        sums = self.total(self.summands(failed))
-        issued, self.issued = self.issued, {}
-        return self.judged(sums, issued)
-
-    def total(self, sums: array[int]) -> array[int]:
-        """Add up the summands of all ranks at the end of a job, in place."""
+        sums = self.summands(failed)
         if self._rendezvous is not None and self._rendezvous.has_board:
             with self.waiting.watched(AGREEMENT):
                 self._rendezvous.sum(sums)
         else:
             self.waiting.reduced(self._coordinator, sums, MPI.SUM)
-        return sums
+        issued, self.issued = self.issued, {}
+        return self.judged(sums, issued)
 
     def judged(self, sums: array[int], issued: Issued) -> str | None:
         """Return the result of an agreement from its sums, as `ended` does."""
@@ -174,10 +158,11 @@ class Agreements:
         str or None
             See `ended`.
         """
-        shared, text, comm_weight = None, str(item), 0
+        shared, text, comm_weight, by_all = None, str(item), 0, True
         operation = item.operation if isinstance(item, Start) else item
         if ok and isinstance(operation, Operation):
             shared, comm_weight = operation.collective_signature(), operation.comm.weight
+            by_all = shared is not None and operation.comm.size == self._coordinator.size
             # Once some ranks have begun a Reduce_scatter that others do not make, they cannot leave it.
             if operation.name == "Reduce_scatter" and (problem := operation.problem()):
                 shared = operation.name, problem
@@ -191,8 +176,9 @@ class Agreements:
         if not sums[1]:
             return None
         with self.waiting.watched("the report of operations that differ between the ranks"):
-            texts = self._coordinator.allgather(text if shared is None else f"{text} {_terms(shared)}")
-        return _different(texts)
+            answers = self._coordinator.allgather((text if shared is None else f"{text} {_terms(shared)}", by_all))
+        hint = "" if all(by_all for _, by_all in answers) else _HINT
+        return _different(text for text, _ in answers) + hint
 
     def sum(self, values: Iterable[int]) -> array[int]:
         """Start sums over the ranks of a few integers, modulo 2**64."""

@@ -15,24 +15,13 @@ import warnings
 from collections.abc import Generator
 from functools import partial
 from itertools import starmap
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
 
 from ...errors import text_of
 from . import signatures
-
-
-class Channel(Protocol):
-    """The communicator of an operation: an `AsyncComm`, or an `AsyncCollectives`."""
-
-    number: int
-    weight: int
-
-    @property
-    def source(self) -> Any:
-        """Return the mpi4py communicator of the same ranks."""
 
 
 class _Steps(threading.local):
@@ -104,7 +93,7 @@ class Operation(Request):
 
     __slots__ = ("args", "comm", "kwargs", "name", "requests")
 
-    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, comm: signatures.Ranks, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.comm: Any = comm
         self.name = name
         self.args = args
@@ -139,7 +128,9 @@ class Collective(Operation):
 
     __slots__ = ()
 
-    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, comm: signatures.Ranks, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(comm, name, args, kwargs or {})
 
     def make(self, blocking: bool) -> None:
@@ -224,7 +215,7 @@ class Persistent(Operation):
 
     __slots__ = ("_to_nobody", "of_slots", "refused", "request")
 
-    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, comm: signatures.Ranks, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
         self.of_slots: dict[int, Persistent] = {}

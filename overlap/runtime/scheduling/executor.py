@@ -111,9 +111,15 @@ class Executor:
             A rank is lost, so the ranks cannot agree on an error.
         """
         started = perf_counter()
-        agreements = Agreements(self.coordinator, waiting, self.rendezvous)
+        agreements = Agreements(self.coordinator, waiting, self.rendezvous, job.issued_before)
+        self._job, self._waiting, self._agreements = job, waiting, agreements
+        self._stopping = False  # all ranks know of a failure
+        self._ending = False  # no slice begins any more, on any rank
+        self._dirty = False  # messages are left on the communicators
         try:
-            if not self._begin(job, waiting, agreements):
+            if self._abandoned:
+                self._abandoned = [request for request in self._abandoned if not _is_over(request)]
+            if self._exhausted is not None:
                 return CommunicatorsExhausted(self._exhausted)
             job.slots = [Slot(job, index) for index in range(min(job.depth, job.slices))]
             if not self._issue_all():
@@ -132,34 +138,12 @@ class Executor:
             self._abandon(job, waiting)
             raise lost from (None if lost is error else error)
         finally:
-            self._forget(job)
-
-    def conclude(self, job: Job, waiting: Waiting, agreements: Agreements, problem: str | None) -> Exception | None:
-        """End a job, given the result of its last agreement (see `Agreements.ended`); return the error of all ranks."""
-        try:
-            if not self._begin(job, waiting, agreements):
-                return CommunicatorsExhausted(self._exhausted)
-            return self._outcome(problem)
-        finally:
-            self._forget(job)
+            job.release()
+            self._job = self._waiting = self._agreements = None
 
     def keep(self, call: object) -> None:
         """Keep a call alive that a lost rank has ended: MPI may still read and write its memory."""
         self._kept.append(call)
-
-    def _begin(self, job: Job, waiting: Waiting, agreements: Agreements) -> bool:
-        """Begin a job; return False if no job can run any more."""
-        self._job, self._waiting, self._agreements = job, waiting, agreements
-        self._stopping = False  # all ranks know of a failure
-        self._ending = False  # no slice begins any more, on any rank
-        self._dirty = False  # messages are left on the communicators
-        if self._abandoned:
-            self._abandoned = [request for request in self._abandoned if not _is_over(request)]
-        return self._exhausted is None
-
-    def _forget(self, job: Job) -> None:
-        job.release()
-        self._job = self._waiting = self._agreements = None
 
     # ---- the rotation ------------------------------------------------------------------------
 

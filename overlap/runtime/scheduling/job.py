@@ -98,6 +98,8 @@ class Job:
         What the first slice awaits; None if nothing is to be learned.
     computing_s : float
         Time that steps of slices have taken, known when the job is over.
+    issued_before : dict
+        What compiled code has issued of a job that it began, see `Agreements.issued`.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Job:
         self.stopping = False  # compute no more: this rank has failed, or all have agreed to stop
         self.closing = False
         self.computing_s = 0.0
+        self.issued_before: dict[Any, list[Any]] = {}
         self.keys, self.resources, self.workers = keys, resources, workers
         self.slots: list[Any] = []
         self.returned: dict[int, Any] = {}  # by the slice's number, what slices have returned, if not None

@@ -26,9 +26,6 @@ from .host import HOST, Host, WakeEvent, issue
 from .slots import at_await
 
 if TYPE_CHECKING:
-    from .slots import Slot
-
-if TYPE_CHECKING:
     from ...ranks.losses import Guard
     from .job import Job
     from .ready_steps import ReadySteps

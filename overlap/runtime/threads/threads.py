@@ -9,7 +9,6 @@ more is garbage-collected, and `Threads.stop` ends its threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -87,10 +86,8 @@ class Threads:
         self._pool.core_tokens = self._core_tokens if wait == "block" else None
         return self._pool
 
-    def run(
-        self, job: Job, waiting: Waiting, placement: str, run: Callable[[], Exception | None] | None = None
-    ) -> float:
-        """Run one job to its end, by `run` if it is given; raise the error on which all ranks have agreed.
+    def run(self, job: Job, waiting: Waiting, placement: str) -> float:
+        """Run one job to its end; raise the error on which all ranks have agreed.
 
         Returns the job's computing time in seconds.
         """
@@ -98,10 +95,7 @@ class Threads:
         failed_before = signals.fail(job)  # from now on an exception of a signal handler fails the job
         coordinator.running = True  # no other thread may call MPI
         try:
-            if run is not None:
-                error = run()
-            else:
-                error = self.executor.run(job, waiting) if issues_here else self._communicated(job, waiting)
+            error = self.executor.run(job, waiting) if issues_here else self._communicated(job, waiting)
         except BaseException as broken:
             if issues_here and not isinstance(broken, RankLost):  # the other ranks would wait for ever
                 abort_on(broken)
