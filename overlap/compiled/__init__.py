@@ -111,12 +111,7 @@ def _without_constants(get_call_template: Callable[..., Any]) -> Callable[..., A
 class CFunction:
     """A C function for compiled code. It is compiled when its address is first used, and kept in files, too.
 
-    Parameters
-    ----------
-    function : callable
-    signature : numba signature
-    **options
-        Options of `njit`.
+    Given are the function, its numba signature, and options of `njit`.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any, **options: Any) -> None:

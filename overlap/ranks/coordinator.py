@@ -77,11 +77,8 @@ class Coordinator:
 
     Attributes
     ----------
-    rank, size : int
     comm : mpi4py.MPI.Intracomm
         The duplicate; for modules of `overlap.runtime` only.
-    rendezvous : Rendezvous
-        Reduces the headers of the ranks of `comm`.
     holding : Holding
         The communicators, and whatever else must be freed with them.
     comms : list of AsyncComm
@@ -90,12 +87,6 @@ class Coordinator:
         Refers to the runtime that owns this coordinator.
     calls : Calls
         The calls of all objects on the runtime, of which some need no other rank, and so no MPI.
-    is_worker : callable
-        Tells whether the calling thread is a worker of the library.
-    running : bool
-        A job runs: only the job's communicator thread may call MPI.
-    nested : int
-        How many `collective_section` blocks the calling thread is in.
     left : OverlapError or None
         The error raised here when another rank left by an exception, or when its process ended: the next calls raise
         it, too. If a rank is lost, `RankLost` is raised once, and then the coordinator is closed.
@@ -111,15 +102,15 @@ class Coordinator:
         check_process("runtime")
         self.watchdog = watchdog
         self.guard = watchdog.guard = guard or guard_of(comm)
-        self.running = False
-        self.nested = 0
+        self.running = False  # a job runs: only the job's communicator thread may call MPI
+        self.nested = 0  # how many `collective_section` blocks the calling thread is in
         self.crowded = False
         self.runtime: weakref.ref[Any] | None = None
         self.closed = self.forked = False
         self.left: OverlapError | None = None
         self.exclusive = Exclusive("this runtime")
         self.calls = Calls()
-        self.is_worker: Callable[[], bool] = lambda: False
+        self.is_worker: Callable[[], bool] = lambda: False  # whether the calling thread is a worker of the library
         self.comms: list[Any] = []
         self._wrapped = 0
         self._headers = self._made = 0

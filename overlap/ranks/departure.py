@@ -47,8 +47,6 @@ class Departure:
 
     Parameters
     ----------
-    rendezvous : Rendezvous
-        Reduces the headers of the communicator's ranks.
     report : Report
         What the other ranks receive.
     deadline_s : float or None
@@ -58,13 +56,6 @@ class Departure:
         none if no header was sent, because other ranks have left or are lost.
     after : Departure, optional
         An earlier departure on the same communicator, which is completed first.
-
-    Attributes
-    ----------
-    others_leave : bool
-        Other ranks have reached the header as their last one: no header follows.
-    is_received : callable
-        Tells whether all ranks have received the report in another way than by the header.
     """
 
     def __init__(
@@ -77,8 +68,8 @@ class Departure:
     ) -> None:
         self._rendezvous, self._report, self._after_header, self._after = rendezvous, report, after_header, after
         self.deadline_s = deadline_s
-        self.others_leave = False
-        self.is_received: Callable[[], bool] = bool
+        self.others_leave = False  # other ranks have reached the header as their last one: no header follows
+        self.is_received: Callable[[], bool] = bool  # whether all have received the report other than by the header
         self._is_complete: Callable[[], bool] | None = None  # of the header, once it is sent
         self._exchange: Exchange | None = None  # of the reports, once all ranks have reached the header
         self._over = threading.Event()

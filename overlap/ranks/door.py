@@ -47,12 +47,7 @@ class WithoutHeaders(Protocol):
 
 
 class Door(Coordinator):
-    """The coordinator of a user's communicator. Making one is collective.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    """
+    """The coordinator of a user's communicator. Making one is collective."""
 
     frees_after_failure = False
 

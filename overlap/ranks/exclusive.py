@@ -54,13 +54,7 @@ _process = _Holder("MPI below MPI_THREAD_MULTIPLE")
 
 
 class Exclusive:
-    """Keeps other threads of the user from using a runtime and, below ``MPI_THREAD_MULTIPLE``, from using MPI.
-
-    Parameters
-    ----------
-    name : str
-        Names what is used, for error messages.
-    """
+    """Keeps other threads of the user from using a runtime and, below ``MPI_THREAD_MULTIPLE``, from using MPI."""
 
     def __init__(self, name: str) -> None:
         self._holder = _process if MPI.Query_thread() < MPI.THREAD_MULTIPLE else _Holder(name)

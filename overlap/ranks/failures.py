@@ -108,11 +108,7 @@ class RankFailure(NamedTuple):
 class FailureChannel:
     """Sends failures of this rank to other ranks, which check for them in long waits.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    tag : int
-        The tag of the channel's messages, which no other message on the communicator has.
+    No other message on the communicator has this tag.
     """
 
     def __init__(self, comm: MPI.Intracomm, tag: int) -> None:

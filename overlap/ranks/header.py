@@ -10,20 +10,7 @@ import numpy as np
 
 
 class Header:
-    """The header of a collective call, with its checksum.
-
-    Parameters
-    ----------
-    call : str
-    agreed : dict, optional
-        See `Coordinator.synchronize`.
-
-    Attributes
-    ----------
-    values : dict
-        The call and the agreed values, as text.
-    signature : int
-    """
+    """The header of a collective call: the call and what must be equal, as text, and their checksum `signature`."""
 
     __slots__ = ("call", "signature", "values")
 

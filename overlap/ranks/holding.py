@@ -33,17 +33,7 @@ _dropped: dict[tuple[str, int, int], Holding] = {}  # dropped here, but perhaps 
 
 
 class DropWarning:
-    """The warning that an object was dropped, given once for all that the object holds.
-
-    Parameters
-    ----------
-    name : str
-        Names the object.
-
-    Attributes
-    ----------
-    wanted : bool
-    """
+    """The warning that an object with this name was dropped, given once for all that the object holds."""
 
     def __init__(self, name: str) -> None:
         self._name, self.wanted = name, True
@@ -61,16 +51,9 @@ class DropWarning:
 
 
 class Holding:
-    """What an object holds until all its ranks free it.
+    """What an object of `size` ranks holds until all of them free it; the warning is given when it is dropped.
 
-    It must not refer to the object, which could not be dropped then.
-
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    warning : DropWarning or None
-        Given when the object is dropped; None for a part of another one.
+    It must not refer to the object, which could not be dropped then. A part of another one has no warning.
     """
 
     def __init__(self, size: int, warning: DropWarning | None) -> None:
@@ -132,18 +115,8 @@ def free_dropped(
 ) -> bool:
     """Free what all its ranks have dropped, and agree on a name of what a new object is going to hold (collective).
 
-    Parameters
-    ----------
-    allgather : callable
-        Gathers a value of each rank of the new object on all of them.
-    holding : Holding
-    watching : callable
-        Makes a ``with`` block for what the argument names.
-
-    Returns
-    -------
-    bool
-        Whether some rank had so many communicators open that none should be kept for later use.
+    `allgather` gathers a value of each rank of the new object; `watching` makes a ``with`` block for what it is given.
+    Returns whether some rank had so many communicators open that none should be kept for later use.
 
     Raises
     ------

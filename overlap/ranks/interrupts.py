@@ -34,16 +34,10 @@ class Failing(Protocol):
 
 
 class _Held:
-    """The main thread's signals, held while any call is under way; calls may be nested.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        The first exception that a handler has raised and that has not been raised again yet.
-    """
+    """The main thread's signals, held while any call is under way; calls may be nested."""
 
     def __init__(self) -> None:
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # the first that a handler has raised and that was not raised again yet
         self._depth = 0
         self._handlers: dict[int, Callable[..., Any]] = {}  # handlers that are wrapped
         self._found: list[Any] = []  # all handlers as the last call found them,

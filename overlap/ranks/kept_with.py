@@ -27,19 +27,10 @@ class _Attribute(Generic[Kept]):
 
 
 class KeptWith(Generic[Kept]):
-    """One object for each communicator, closed when the communicator is freed.
+    """One object for each communicator, made by `make` and closed when the communicator is freed.
 
-    Parameters
-    ----------
-    make : callable
-        Makes the object of a communicator.
-    copied : bool
-        Duplicates of a communicator, made later, have the same object, which is closed when all of them are freed.
-
-    Attributes
-    ----------
-    every : list
-        The objects of all communicators that have not been freed.
+    If it is `copied`, duplicates of a communicator, made later, have the same object, which is closed when all of them
+    are freed. `every` lists the objects of all communicators that have not been freed.
     """
 
     def __init__(self, make: Callable[[MPI.Intracomm], Kept], copied: bool = False) -> None:

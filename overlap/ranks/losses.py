@@ -44,28 +44,15 @@ class LossListener(Protocol):
 class Guard:
     """Guards the communicators of a runtime, so that all survivors learn of a lost rank.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Used to find the lost and the surviving ranks.
-    remake : callable
-        Makes a runtime from the communicator of the survivors.
-
-    Attributes
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    lost : RankLost or None
-        The exception raised on this rank.
-    on_one_node : bool
-        All ranks of the communicator are known to share memory.
+    By the ranks of `comm` it finds the lost and the surviving ones, of whose communicator `remake` makes a runtime.
     """
 
     def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any], on_one_node: bool = False) -> None:
         self.comm = comm
-        self.on_one_node = on_one_node
+        self.on_one_node = on_one_node  # all ranks of the communicator are known to share memory
         self._settled = False  # whether the library has a communicator of its own
         self._owned = False  # whether a runtime frees it
-        self.lost: RankLost | None = None
+        self.lost: RankLost | None = None  # the exception raised on this rank
         self._remake = remake
         self._comms: list[MPI.Comm] = []
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -92,14 +79,12 @@ class Guard:
         if self._owned:
             return comm
         self._owned = True
-        return (lambda: comm) if self._settled else self._duplicated(guarded_comm)
 
-    def _duplicated(self, guarded_comm: MPI.Intracomm) -> Callable[[], MPI.Intracomm]:
         def duplicate() -> MPI.Intracomm:
             self._own = guarded_comm.Dup()
             return self._own
 
-        return duplicate
+        return (lambda: comm) if self._settled else duplicate
 
     @contextmanager
     def settling(self, what: str) -> Iterator[None]:

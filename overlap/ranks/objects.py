@@ -43,15 +43,7 @@ class Described:
 
 
 def old_names(module: str, **new_names: str) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a module that finds old names.
-
-    Parameters
-    ----------
-    module : str
-        The name of the module.
-    **new_names : str
-        The new name of each old one.
-    """
+    """Make the ``__getattr__`` of a module that finds old names, each given with the new one."""
 
     def find(name: str) -> Any:
         if name not in new_names:
@@ -64,13 +56,7 @@ def old_names(module: str, **new_names: str) -> Callable[[str], Any]:
 
 
 def old_method(name: str, new: str) -> Any:
-    """Make the property of a class that finds a method by its old name.
-
-    Parameters
-    ----------
-    name, new : str
-        The old name, and the new one.
-    """
+    """Make the property of a class that finds a method by its old name."""
 
     def find(owner: object) -> Any:
         warn(f"{type(owner).__name__}.{name} is called {new} now", DeprecationWarning, stacklevel=2)
@@ -80,13 +66,5 @@ def old_method(name: str, new: str) -> Any:
 
 
 def old_argument(call: str, name: str, advice: str) -> None:
-    """Warn, where the caller of a function is, that the function was given an argument that it needs no more.
-
-    Parameters
-    ----------
-    call, name : str
-        The function, and the argument.
-    advice : str
-        What to do instead.
-    """
+    """Warn, where the caller of `call` is, that it was given an argument that it needs no more, with an advice."""
     warn(f"{call} needs no {name} now: {advice}", DeprecationWarning, stacklevel=3)

@@ -50,13 +50,8 @@ _POLLS, _POLLS_SHARED = 1000, 20  # polls before a rank yields its core; the sam
 class Rendezvous:
     """Reduces a few numbers over all ranks of a communicator. Making one is collective.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-
     Attributes
     ----------
-    comm : mpi4py.MPI.Intracomm
     has_board : bool
         The ranks have a board, memory that all of them map.
     state : array of int
@@ -94,16 +89,9 @@ class Rendezvous:
         self._board, self.state[BOARD], self.has_board = None, 0, False
 
     def minimum(self, numbers: array[int]) -> None:
-        """Reduce the headers of all ranks to their minimum, in place.
+        """Reduce the headers ``(ok, signature, -signature)`` of all ranks to their minimum, in place.
 
-        Parameters
-        ----------
-        numbers : array of int
-            ``(ok, signature, -signature)``.
-
-        Raises
-        ------
-        MPI.Exception
+        Raises an `MPI.Exception`.
         """
         if self.has_board:
             self._wait(self._entered(numbers, True))
@@ -117,11 +105,8 @@ class Rendezvous:
     def report(self) -> Callable[[], bool]:
         """Send the header of a rank that has failed, without a wait for the other ranks.
 
-        Returns
-        -------
-        callable
-            Tells whether all ranks have reached this header; then it has reduced theirs to a failure, whatever they
-            are. Raises as `minimum` does.
+        Returns a function that tells whether all ranks have reached this header; then it has reduced theirs to a
+        failure, whatever they are. It raises as `minimum` does.
         """
         numbers = array("q", (0, 0, 0))
         if self.has_board:
@@ -139,17 +124,10 @@ class Rendezvous:
         return [rank for rank, word in enumerate(arrived) if (word ^ state[NUMBER]) & TAG]
 
     def sum(self, sums: array[int]) -> None:
-        """Add up the numbers of all ranks at the end of a call, in place; needs a board.
+        """Add up the numbers ``(failed, checksum, messages)`` of all ranks at the end of a call, in place.
 
-        Parameters
-        ----------
-        sums : array of unsigned int
-            ``(failed, checksum, messages)``, the first and the last 0 or 1; of the checksums' sum only the lower bits
-            are right.
-
-        Raises
-        ------
-        MPI.Exception
+        Needs a board, and raises as `minimum` does. The first number and the last one are 0 or 1; of the checksums' sum
+        only the lower bits are right.
         """
         self._wait(self._entered(sums, False))
 

@@ -35,16 +35,11 @@ SHOWN_S = 0.1  # after so long a wait for other ranks the exception is printed
 
 
 class Calls:
-    """The calls of an object that are under way, in any thread; nothing that they use is freed meanwhile.
-
-    Attributes
-    ----------
-    marks : dict
-        For each call that is under way a mark of its own, and the number of the calling thread. A mark that is a frame
-        counts only while the thread is in the frame: an exception of a signal handler may have left it behind.
-    """
+    """The calls of an object that are under way, in any thread; nothing that they use is freed meanwhile."""
 
     def __init__(self) -> None:
+        # For each call that is under way a mark of its own, and the number of the calling thread. A mark that is a
+        # frame counts only while the thread is in the frame: an exception of a signal handler may have left it behind.
         self.marks: dict[object, int] = {}
         self._closer: int | None = None  # the thread that closes the object, or waits until it can
 
@@ -341,16 +336,10 @@ _hooks_lock = threading.RLock()  # an object may be collected while it is held
 
 
 class _Hooks:
-    """Hooks that Python calls when an exception ends the process or a thread, installed while others must be notified.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        The exception that has ended the process.
-    """
+    """Hooks that Python calls when an exception ends the process or a thread, if others must be notified then."""
 
     def __init__(self) -> None:
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # that has ended the process
         self._before: tuple[Callable[..., object], Callable[..., object]] | None = None
         self._own = self._of_process, self._of_thread  # bound once, so that they can be compared later
 

@@ -29,20 +29,9 @@ def segments(
 ) -> dict[int, np.ndarray]:
     """Make a segment of zeros on each rank of a node, and map it and those of some others. Collective over `comm`.
 
-    Parameters
-    ----------
-    node : mpi4py.MPI.Intracomm
-    nbytes : int
-        The size of this rank's segment.
-    peers : iterable of int
-        The ranks of the node whose segments this one maps, besides its own.
-    comm : mpi4py.MPI.Intracomm, optional
-        The ranks of several nodes that make segments at once; by default those of the node.
-
-    Returns
-    -------
-    dict
-        For each of these ranks an array of uint8, which begins at a page and owns its mapping.
+    This rank's segment has `nbytes` bytes; `peers` are the ranks of the node whose segments it maps besides. `comm` has
+    the ranks of several nodes that make segments at once; by default those of the node. Returns for each of these ranks
+    an array of uint8, which begins at a page and owns its mapping.
 
     Raises
     ------

@@ -64,12 +64,6 @@ class Exchange:
     """Exchanges the reports of all ranks, without a wait unless `wait` is called. Collective.
 
     Two exchanges may be under way at once, on two communicators, and the ranks may begin them in any order.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    report : Report
-        This rank's.
     """
 
     def __init__(self, comm: MPI.Intracomm, report: Report) -> None:
@@ -154,23 +148,9 @@ def _named(ranks: list[int], size: int) -> str:
 
 
 def together(comm: MPI.Comm, step: Callable[[], T]) -> T:
-    """Take a step on all ranks of a communicator; if it raises on some of them, raise on all (collective).
+    """Take a step on all ranks of a communicator, and return what it returns here (collective).
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    step : callable
-        Waits for no other rank.
-
-    Returns
-    -------
-    object
-        What the step has returned on this rank.
-
-    Raises
-    ------
-    InputError, RankError
-        One error, the same on all ranks.
+    The step waits for no other rank. If it raises on some ranks, all raise the same `InputError` or `RankError`.
     """
     made: Any = None
     error = None

@@ -27,7 +27,6 @@ def wait_for(
     test: Callable[[], object],
     sleep: Callable[[float], object] = pause,
     hot_s: float = HOT_S,
-    clock: Callable[[], float] = perf_counter,
     attend: Callable[[float], object] | None = None,
 ) -> None:
     """Wait until `test()` is true: poll without sleep for `hot_s` seconds, then with longer and longer sleeps.
@@ -40,17 +39,16 @@ def wait_for(
     sleep : callable
         Sleeps for so many seconds; for 0 s it lets other threads run.
     hot_s : float
-    clock : callable
     attend : callable, optional
         Called every few milliseconds with the time; what it raises ends the wait: a failure of another rank, or the
         deadline.
     """
     if test():
         return
-    attended_s = clock()
+    attended_s = perf_counter()
     cold_s, sleep_s = attended_s + hot_s, SHORTEST_SLEEP_S
     while not test():
-        now_s = clock()
+        now_s = perf_counter()
         if attend is not None and now_s - attended_s > ATTEND_S:
             attended_s = now_s
             attend(now_s)

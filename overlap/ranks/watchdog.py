@@ -122,22 +122,15 @@ class Watchdog:
         Seconds to wait for other ranks at the beginning of a call; None sets no limit.
     covers_entries : bool
         `deadline_s` covers the beginning of a call, too.
-
-    Attributes
-    ----------
-    outstanding, entries : dict
-    guard : Guard or None
-        The guard of the communicators that are used while they are watched.
-    absent : callable or None
-        Lists the ranks that have not entered the call in which this rank waits, as far as they are known.
     """
 
     def __init__(
         self, deadline_s: float | None, entry_deadline_s: float | None = None, *, covers_entries: bool = False
     ) -> None:
-        self.guard: Guard | None = None
+        self.guard: Guard | None = None  # of the communicators that are used while they are watched
         self._calls: list[weakref.ref[Any]] = []
         self._too: list[weakref.ref[Watchdog]] = []
+        # Lists the ranks that have not entered the call in which this rank waits, as far as they are known.
         self.absent: Callable[[], Sequence[int]] | None = None
         self.outstanding: dict[object, float] = _Outstanding(self._calls, self._too, None if covers_entries else False)
         self.entries: dict[object, float] = self.outstanding
@@ -216,13 +209,7 @@ class _Outstanding(dict[object, float]):
 
 
 class Notice:
-    """Prints in which call this rank waits for whom, once for each wait.
-
-    Parameters
-    ----------
-    watchdog : Watchdog
-        Not kept alive.
-    """
+    """Prints in which call this rank waits for whom, once for each wait; does not keep the watchdog alive."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog = weakref.ref(watchdog)
@@ -298,13 +285,7 @@ def abort_on(error: BaseException) -> None:
 
 
 class BoundedWait:
-    """A rank's wait for others: it sleeps between polls, says after a minute for whom, and aborts after the deadline.
-
-    Parameters
-    ----------
-    deadline_s : float or None
-        Seconds that a wait may take before the job is aborted; None sets no limit.
-    """
+    """A rank's wait for others: it sleeps between polls, says after a minute for whom, and aborts after a deadline."""
 
     def __init__(self, deadline_s: float | None) -> None:
         self._deadline_s = deadline_s

@@ -34,19 +34,9 @@ Skeleton = Callable[..., Any]
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """Options of a pipeline.
+    """Options of a pipeline, see `Runtime.pipelined`.
 
-    Attributes
-    ----------
-    depth : int
-        Slots: slices in flight.
-    wait : {"auto", "block", "poll", "off"}
-    in_flight : int
-        With ``"poll"``: exchanges in flight at once.
-    polls : int
-        With ``"poll"``: polls per expected time of an exchange.
-    local : bool
-        There is nothing to hide, and slices wait for each other only by an `await`.
+    If it is `local` there is nothing to hide, and slices wait for each other only by an `await`.
     """
 
     depth: int

@@ -37,8 +37,6 @@ class CallKind:
 
     Parameters
     ----------
-    threads : Threads
-        The runtime's.
     name : str
         Names the call, the same on all ranks.
     agreed : dict
@@ -49,13 +47,6 @@ class CallKind:
         Exchanges under way at once.
     computes, exchanges : bool
         Whether the calls compute, and whether they exchange.
-
-    Attributes
-    ----------
-    load : Load
-        How long this rank has computed and waited in the calls.
-    title : str
-        The name and the settings, for traces.
     """
 
     def __init__(
@@ -90,19 +81,16 @@ class PlanCall:
 
     Parameters
     ----------
-    kind : CallKind
     tables : callable
         ``tables(mpi, state)`` returns the list of tables (an object with its `words`), given two of them, and the
         slots' words.
     items : ndarray of int64
         The items of all slots.
-    depth : int
     labels : sequence
         Names of the slices.
-    functions : sequence of (callable, int)
-        The Python functions, each with the number of its slice; called with the addresses of the call's arrays.
-    exchanges : sequence of (Exchange, int)
-        The exchanges, each with the number of its slice.
+    functions, exchanges : sequence of (object, int)
+        The Python functions, which are called with the addresses of the call's arrays, and the exchanges, each with the
+        number of its slice.
     rows : sequence of int
         The slice of every row.
     """

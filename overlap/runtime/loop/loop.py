@@ -65,19 +65,10 @@ PROGRESS_NS = 2_000  # a test that takes longer has made progress
 
 @njit
 def run(tables: int, arrays: int) -> int:
-    """Make a call, or go on with one.
+    """Make a call, or go on with one; return OVER, or why Python is needed.
 
-    Parameters
-    ----------
-    tables : int
-        Address of the list of its tables (see `words`).
-    arrays : int
-        Address of the list of addresses of its arrays; 0: go on with the call.
-
-    Returns
-    -------
-    int
-        OVER, or why Python is needed.
+    Given are the addresses of the list of its tables (see `words`) and of the list of addresses of its arrays; the
+    latter is 0 if the call goes on.
     """
     state: Words = words(w.table(tables, w.STATE))
     if arrays:
@@ -346,22 +337,10 @@ def abandon(tables: int) -> None:
 
 @njit
 def _compute(tables: int, slot: int, worker: int, bases: np.ndarray, shared: bool) -> int:
-    """Run the computing item to which an owned slot comes.
+    """Run the computing item to which an owned slot comes; `worker` is the thread's number.
 
-    Parameters
-    ----------
-    tables, slot : int
-    worker : int
-        The thread's number, to which scratch memory belongs.
-    bases : ndarray of int64
-    shared : bool
-        Other threads take part in the call.
-
-    Returns
-    -------
-    int
-        RUN: the thread still owns the slot. CALL: it does, and the item is a Python function, which was not called.
-        Else the thread has given the slot back.
+    If the call is `shared`, other threads take part in it. Returns RUN if the thread still owns the slot, or CALL if it
+    does and the item is a Python function, which was not called. Else the thread has given the slot back.
     """
     kind = comes_to(tables, slot)
     item: Words = words(w.item_at(tables, slot))
@@ -430,21 +409,10 @@ def _stamp(tables: int, state: Words, number: int, which: int, time_ns: int, wor
 
 @njit
 def serve(control: int, worker: int, slot: int) -> int:
-    """Take part in calls until the runtime is closed, in a thread of the crew.
+    """Take part in calls until the runtime is closed, in the crew's thread number `worker`, from 1.
 
-    Parameters
-    ----------
-    control : int
-        Address of the runtime's control.
-    worker : int
-        The thread's number, from 1.
-    slot : int
-        The slot whose Python function this thread has called; NONE: it is in no call.
-
-    Returns
-    -------
-    int
-        The slot that comes to a Python function, which this thread is to call; or LEFT.
+    `control` is the address of the runtime's control. `slot` is the slot whose Python function this thread has called;
+    NONE: it is in no call. Returns the slot that comes to a Python function, which this thread is to call; or LEFT.
     """
     line = control + 8 * (w.WORKERS + w.LINE_WORDS * worker)
     mine: Words = words(line)
@@ -497,10 +465,7 @@ def _called(control: int, line: int) -> bool:
 def _take_part(tables: int, control: int, worker: int, held: int, bases: np.ndarray) -> int:
     """Compute in a call until it ends or nothing has been ready for a while.
 
-    Returns
-    -------
-    int
-        NONE, or the owned slot that comes to a Python function.
+    Returns NONE, or the owned slot that comes to a Python function.
     """
     line = control + 8 * (w.WORKERS + w.LINE_WORDS * worker)
     mine: Words = words(line)

@@ -67,10 +67,7 @@ def agreed(tables: int) -> int:
 def _reduced(tables: int, waits: int, numbers: int, kind: int, operation: int) -> int:
     """Reduce three numbers of the state over all ranks: the minimum of headers, the sum of agreements.
 
-    Returns
-    -------
-    int
-        OVER; BROKEN: MPI has failed; TICK: Python is to run, and then this function again.
+    Returns OVER; BROKEN: MPI has failed; TICK: Python is to run, and then this function again.
     """
     address = w.table(tables, w.STATE)
     state: Words = words(address)

@@ -64,12 +64,8 @@ def pass_item(tables: int, slot: int) -> None:
 def comes_to(tables: int, slot: int) -> int:
     """Return what a slot comes to, which the calling thread owns, after it has passed what needs no computing.
 
-    It passes ends of slices, waits that are over and, if the call does not compute, all computing items.
-
-    Returns
-    -------
-    int
-        The kind of its next item, BLOCKED, or ALL_ENDED.
+    It passes ends of slices, waits that are over and, if the call does not compute, all computing items. Returns the
+    kind of its next item, BLOCKED, or ALL_ENDED.
     """
     place: Words = words(w.slot_at(tables, slot))
     if load_acquire(w.slot_at(tables, slot) + 8 * w.UNDER_WAY):

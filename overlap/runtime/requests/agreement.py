@@ -51,15 +51,8 @@ def _mixed(number: int, size: int) -> int:
 class Agreements:
     """Makes the agreements of one job.
 
-    Parameters
-    ----------
-    coordinator : mpi4py.MPI.Comm
-        Carries the agreements and nothing else.
-    waiting : the way to wait
-    rendezvous : Rendezvous or None
-        Adds up the agreements of ranks on one node; None: the ranks have no board.
-    issued : dict, optional
-        What has been issued already.
+    The communicator `coordinator` carries the agreements and nothing else. On one node a `rendezvous` with a board adds
+    them up at the end. `issued` is what has been issued already.
 
     Attributes
     ----------

@@ -15,19 +15,11 @@ from .operations import Operation, Pending, Request, Start
 
 
 class Recorded:
-    """Records what the first slice awaits.
-
-    Attributes
-    ----------
-    requests : list
-        Operations, turns and barriers, so far.
-    complete : bool
-        The first slice has ended.
-    """
+    """Records what the first slice awaits."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.complete = False
+        self.requests: list[Request] = []  # operations, turns and barriers, so far
+        self.complete = False  # the first slice has ended
 
     def reaches(self, position: int) -> bool:
         """Return whether it is known what slices await at a position, or that they end there."""
@@ -71,15 +63,10 @@ class Follows:
 
 
 async def replayed(requests: Iterable[Any], resources: object) -> None:
-    """Await what a slice awaits, on scratch buffers.
+    """Await what a slice awaits, in this order, on scratch buffers like the slot's, `resources`.
 
-    Parameters
-    ----------
-    requests : iterable
-        In the order in which the slice awaits them. The second occurrence of a `Start`, or its `Pending`, stands for
-        the wait for the operation that the `Start` has started.
-    resources : object
-        The slot's buffers.
+    The second occurrence of a `Start`, or its `Pending`, stands for the wait for the operation that the `Start` has
+    started.
     """
     started: dict[int, Pending] = {}
     numbered: list[Pending] = []

@@ -25,18 +25,10 @@ from . import signatures
 
 
 class _Steps(threading.local):
-    """The step of a slice that the current thread runs.
+    """The step of a slice that the current thread runs."""
 
-    Attributes
-    ----------
-    owner : object or None
-        The slice's identity; None: no step runs.
-    dropped : str or None
-        The first request that the slice has made in this step and dropped without awaiting it.
-    """
-
-    owner: object | None = None
-    dropped: str | None = None
+    owner: object | None = None  # the slice's identity; None: no step runs
+    dropped: str | None = None  # the first request that the slice has made in this step and dropped without an await
 
 
 steps = _Steps()
@@ -164,35 +156,18 @@ class Start(Request):
 
 
 class Pending(Request):
-    """An operation that has been started: ``await`` it before the slice ends.
-
-    Attributes
-    ----------
-    operation : Operation
-    number : int
-        Its index among the operations that its slice has started.
-    done : bool
-        MPI has completed it.
-    error : BaseException or None
-        The exception raised when the operation was started or completed.
-    request : MPI.Request or None
-        MPI's request, if the issuing thread waits for it by itself.
-    slot : Slot or None
-        The slot that waits for the operation.
-    waited : bool
-        The slice has awaited the operation.
-    """
+    """An operation that has been started: ``await`` it before the slice ends."""
 
     __slots__ = ("done", "error", "number", "operation", "request", "slot", "waited")
 
     def __init__(self, operation: Operation, number: int) -> None:
         self.operation = operation
-        self.number = number
-        self.done = False
-        self.error: BaseException | None = None
-        self.request: Any = None
-        self.slot: Any = None
-        self.waited = False
+        self.number = number  # its index among the operations that its slice has started
+        self.done = False  # MPI has completed it
+        self.error: BaseException | None = None  # raised when the operation was started or completed
+        self.request: Any = None  # MPI's, if the issuing thread waits for it by itself
+        self.slot: Any = None  # the slot that waits for it
+        self.waited = False  # the slice has awaited it
 
     def __del__(self) -> None:
         """Do nothing: if the operation was not awaited, the end of its slice reports it."""

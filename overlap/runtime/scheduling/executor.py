@@ -53,7 +53,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Executor:
-    """Issues the operations of one job at a time.
+    """Issues the operations of one job at a time, with an agreement every `agree_every` of them.
 
     Parameters
     ----------
@@ -63,13 +63,6 @@ class Executor:
         All communicators that programs may use.
     outstanding : dict
         Maps what MPI has not finished yet to its start (`time.perf_counter`); the watchdog reads it.
-    agree_every : int
-        Operations between two agreements.
-    host : Host
-    rendezvous : Rendezvous or None
-        Adds up the agreements of the ranks of `coordinator` on one node.
-    guard : Guard or None
-        The guard of `coordinator` and `comms`.
     """
 
     def __init__(

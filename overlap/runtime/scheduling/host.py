@@ -57,18 +57,11 @@ class NotIssued(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """The system calls of waiting, which tests replace.
+    """The system calls of waiting, which tests replace."""
 
-    Attributes
-    ----------
-    test_some : callable
-        Returns the indices in a list of the requests that have completed; None if none is active.
-    hot_s : float
-        Seconds for which a short exchange is polled without sleep.
-    """
-
+    # Returns the indices in a list of the requests that have completed; None if none is active.
     test_some: Callable[[list[Any]], list[int] | None] = MPI.Request.Testsome
-    hot_s: float = HOT_S
+    hot_s: float = HOT_S  # for which a short exchange is polled without sleep
 
 
 HOST = Host()
@@ -96,10 +89,7 @@ def issue(operation: Operation, blocking: bool = True) -> BaseException | None:
 def try_start(operation: Operation) -> tuple[list[Any], BaseException | None]:
     """Start an operation while learning, when all ranks find out whether it starts.
 
-    Returns
-    -------
-    list, BaseException or None
-        MPI's request, if there is one, and the exception raised.
+    Returns a list of MPI's request, if there is one, and the exception raised, or None.
     """
     error = None
     operation.requests = []

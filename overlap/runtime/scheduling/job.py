@@ -61,8 +61,6 @@ class Job:
 
     Parameters
     ----------
-    keys : sequence
-        The slices.
     source : callable
         ``source(key, resources)`` makes a slice's source of requests: a coroutine or an object with its methods.
     skeleton : callable, "agree" or None
@@ -73,29 +71,20 @@ class Job:
         One entry per slot; None if the program has no slot buffers.
     workers : ReadySteps or None
         None: the issuing thread runs all steps.
-    trace : Trace or None
     lock : threading.RLock
         Reentrant, because a signal handler may call `fail` while this thread holds it.
 
     Attributes
     ----------
-    posted : callable
-        ``posted(slot)`` notifies the issuing thread that a worker has left the slot; set by the issuing thread, called
-        with `lock` held.
-    resume : callable
-        ``resume(slot)`` has the slot's next step run; set by the issuing thread.
+    posted, resume : callable
+        Set by the issuing thread. ``posted(slot)`` notifies it that a worker has left the slot, and is called with
+        `lock` held; ``resume(slot)`` has the slot's next step run.
     issued : int
         Number of operations and turns issued so far, including the current one.
     running : int
         Number of slots that a worker runs or will run.
-    alone : bool
-        The issuing thread runs all steps.
     timed : bool
         Steps are timed one by one.
-    closing : bool
-        All ranks have agreed to stop: slices that have not begun do not begin.
-    recorded : Recorded or None
-        What the first slice awaits; None if nothing is to be learned.
     computing_s : float
         Time that steps of slices have taken, known when the job is over.
     issued_before : dict
@@ -121,14 +110,14 @@ class Job:
         self.posted: Any = None
         self.resume: Any = None
         self.trace = trace
-        self.alone = workers is None
+        self.alone = workers is None  # the issuing thread runs all steps
         self.timed = not self.alone or trace is not None
         self.lock = lock
         self.running = self.issued = 0
         self.failure: Failure | None = None
         self.failed_itself = False  # false if only another rank has failed; known at the end
         self.stopping = False  # compute no more: this rank has failed, or all have agreed to stop
-        self.closing = False
+        self.closing = False  # all ranks have agreed to stop: slices that have not begun do not begin
         self.computing_s = 0.0
         self.issued_before: dict[Any, list[Any]] = {}
         self.keys, self.resources, self.workers = keys, resources, workers

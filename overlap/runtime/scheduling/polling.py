@@ -30,12 +30,7 @@ class Polling(Waiting):
     little and a finished exchange is found soon. If exchanges are shorter than a sleep and no step of this rank runs,
     they are polled without sleep.
 
-    Parameters
-    ----------
-    limit : int
-        Operations in flight at once.
-    polls : int
-        Polls per expected time of an operation.
+    At most `limit` operations are in flight at once.
     """
 
     naps = True
@@ -125,7 +120,7 @@ class Polling(Waiting):
             return request.Test() or (self._collected() and False)  # slices go on meanwhile
 
         with self.watched(label):
-            wait_for(test, self._sleep, self._host.hot_s if self._idle() else 0.0, perf_counter)
+            wait_for(test, self._sleep, self._host.hot_s if self._idle() else 0.0)
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
         self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), AGREEMENT)

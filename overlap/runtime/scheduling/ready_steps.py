@@ -57,22 +57,12 @@ class CoreTokens:
 class ReadySteps:
     """Holds the ready steps and runs them in workers.
 
-    Parameters
-    ----------
-    on_error : callable
-        Called with the exception that a task has raised. Tasks must not raise: their pipeline would never end.
-    queue : callable
-        Makes the queue on which idle workers sleep; tests with a virtual clock pass their own.
-
-    Attributes
-    ----------
-    core_tokens : CoreTokens or None
-        Set between pipelines only.
-    wake : callable or None
-        Called when a step is ready, to wake a thread that takes steps besides the workers. Set between pipelines only.
+    Tasks must not raise: their pipeline would never end. If one does, `on_error` is called with the exception. `queue`
+    makes the queue on which idle workers sleep; tests with a virtual clock pass their own.
     """
 
     def __init__(self, on_error: Callable[[BaseException], object], queue: Callable[[], Any] = SimpleQueue) -> None:
+        # Set between pipelines only. `wake` is called when a step is ready, for a thread that takes steps, too.
         self.core_tokens: CoreTokens | None = None
         self.wake: Callable[[], object] | None = None
         self._on_error = on_error

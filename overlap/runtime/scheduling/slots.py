@@ -39,29 +39,7 @@ _NOT_COMPARED = frozenset((Parallel, WaitForSlices, type(FAILED)))
 
 
 class Slice:
-    """One slice: its source of requests and its progress.
-
-    Attributes
-    ----------
-    key : object
-    ordinal : int
-        The slice's index in the call; what slice 0 awaits is recorded.
-    identity : object
-        Stands for the slice in its requests, which must not keep the slice alive.
-    source : coroutine or None
-        ``source.send(answer)`` gives its next request; made by the first step.
-    awaited : int
-        Operations, turns and barriers posted so far.
-    begun : bool
-        The issuing thread has taken the slice's first operation or turn.
-    draining, ended : bool
-    error : BaseException or None
-        To be raised from the slice's await in its next step.
-    pending : list of Pending
-        The operations that the slice has started, in this order.
-    answer : object
-        The value that the slice's await returns.
-    """
+    """One slice: its source of requests and its progress."""
 
     __slots__ = (
         "answer",
@@ -79,42 +57,29 @@ class Slice:
 
     def __init__(self, key: Any, ordinal: int) -> None:
         self.key = key
-        self.ordinal = ordinal
-        self.identity = object()
-        self.source: Any = None
-        self.awaited = 0
-        self.begun = self.draining = self.ended = False
-        self.error: BaseException | None = None
-        self.pending: list[Pending] = []
-        self.answer: Any = None
+        self.ordinal = ordinal  # the slice's index in the call; what slice 0 awaits is recorded
+        self.identity = object()  # stands for the slice in its requests, which must not keep the slice alive
+        self.source: Any = None  # ``source.send(answer)`` gives the next request; made by the first step
+        self.awaited = 0  # operations, turns and barriers posted so far
+        self.begun = False  # the issuing thread has taken the first operation or turn
+        self.draining = self.ended = False
+        self.error: BaseException | None = None  # to be raised from the slice's await in its next step
+        self.pending: list[Pending] = []  # the operations that the slice has started, in this order
+        self.answer: Any = None  # the value that the slice's await returns
 
 
 class Slot:
-    """Holds one slice in flight, with the slot's buffers.
-
-    Attributes
-    ----------
-    item : Operation, TakeTurn, END, AT_BARRIER, FAILED or None
-        Posted for the issuing thread, until that thread takes it.
-    gate : WaitForSlices, Follows or None
-        The wait for other slices in which the current slice is.
-    operation : Operation, Pending or None
-        The operation for which the current slice waits, since the time `since_s`.
-    taken : int
-        Number of items that the issuing thread has taken.
-    computing_s : float
-        Time of the steps of the slot's slices that workers have run.
-    """
+    """Holds one slice in flight, with the slot's buffers."""
 
     def __init__(self, job: Job, index: int) -> None:
         self.index = index
         self.resources = job.resources[index]
-        self.item: Any = None
-        self.gate: WaitForSlices | Follows | None = None
-        self.operation: Any = None
-        self.since_s = 0.0
-        self.taken = 0
-        self.computing_s = 0.0
+        self.item: Any = None  # posted for the issuing thread, until that thread takes it
+        self.gate: WaitForSlices | Follows | None = None  # the wait for other slices in which the current slice is
+        self.operation: Any = None  # the `Operation` or `Pending` for which the current slice waits,
+        self.since_s = 0.0  # and since when
+        self.taken = 0  # number of items that the issuing thread has taken
+        self.computing_s = 0.0  # time of the steps of the slot's slices
         self.current: Any = None
         self._job = job
         self._come_to: Any = None  # what the slice has come to, while it waits until that can be compared

@@ -35,35 +35,13 @@ EVERY = object()  # instead of a slot: the issuing thread waits until no slot ru
 
 
 class Waiting:
-    """Base class of the ways to wait.
+    """Base class of the ways to wait; for `limit` and `polls` see `Polling`.
 
-    Parameters
-    ----------
-    job : Job
-    outstanding : dict
-        Maps what MPI has not finished yet to its start; the watchdog reads it.
-    workers : ReadySteps or None
-        Run the steps; None: the issuing thread runs them.
-    here : bool
-        The issuing thread runs steps too; always true without workers.
-    limit, polls : int
-        See `Polling`.
-    host : Host
-    guard : Guard or None
-        The guard of the communicators.
-
-    Attributes
-    ----------
-    naps : bool
-        Whether the issuing thread sleeps between polls.
-    stopped : bool
-        The ranks have agreed to stop, so slots do not go on.
-    waited_s : float
-        Seconds that the issuing thread has spent in MPI, where it runs all steps itself.
+    Without `workers` the issuing thread runs the steps; with `here` it does so beside them.
     """
 
-    naps = False
-    stopped = False
+    naps = False  # whether the issuing thread sleeps between polls
+    stopped = False  # the ranks have agreed to stop, so slots do not go on
 
     def __init__(
         self,
@@ -88,7 +66,7 @@ class Waiting:
         self._in_flight: list[Any] = []  # the `Slot` or the `Pending` that waits for each request
         self._pending: list[Pending] = []  # operations that slices have started and not awaited yet
         self._wake_event: Any = None  # wakes the issuing thread, which sleeps while workers run steps
-        self.waited_s = 0.0
+        self.waited_s = 0.0  # that the issuing thread has spent in MPI, where it runs all steps itself
         # Taken by a communicator thread that spins in MPI. A thread that also computes counts as a worker and takes
         # none.
         self._token = None if here or workers is None else workers.core_tokens

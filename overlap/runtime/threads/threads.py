@@ -36,25 +36,7 @@ SIGNAL_LATENCY_S = 0.2
 
 
 class Threads:
-    """The threads that run jobs.
-
-    Parameters
-    ----------
-    coordinator : Coordinator
-    executor : Executor
-        Issues the operations of the jobs.
-    workers : int
-    nice : int
-        Nice value added to the workers; see `Workers`.
-    load : Load
-        How long this rank has computed and waited in the calls of all pipelines.
-
-    Attributes
-    ----------
-    trace : Trace or None
-    crew : Crew
-        The threads that compute in the calls of plans.
-    """
+    """The threads that run jobs; `load` counts the calls of all pipelines, `crew` computes in the calls of plans."""
 
     trace: Trace | None = None
 
@@ -196,11 +178,7 @@ TRIES = 3  # trials of each: the first one touches new memory or starts the thre
 class PlacementChoice:
     """Chooses the placement of a pipeline's calls from the times of its last calls on this rank.
 
-    Parameters
-    ----------
-    workers : int
-    local : bool
-        There is nothing to hide, and slices wait for each other only by an `await`.
+    If the pipeline is `local` there is nothing to hide, and slices wait for each other only by an `await`.
     """
 
     def __init__(self, workers: int, local: bool = False) -> None:
@@ -248,19 +226,8 @@ def _short_s(count: int) -> float:
 class Crew:
     """Threads that sleep in compiled code until a call needs them. They are started by the first such call.
 
-    Parameters
-    ----------
-    workers : int
-        Threads that compute, the calling thread included: the crew has one less.
-    nice : int
-        Added to the threads' nice value.
-
-    Attributes
-    ----------
-    control : int
-        Address of the runtime's control, see `words`.
-    call : object
-        The call whose Python functions the threads call.
+    Of the `workers` that compute one is the calling thread: the crew has one less. `control` is the address of the
+    runtime's control (see `words`), `call` is the call whose Python functions the threads call.
     """
 
     def __init__(self, workers: int, nice: int) -> None:

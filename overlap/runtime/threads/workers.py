@@ -17,18 +17,11 @@ from ..scheduling.ready_steps import ReadySteps, here
 
 
 class Workers(ReadySteps):
-    """A pool of daemon threads.
+    """A pool of daemon threads, one for each `worker_index`.
 
-    Parameters
-    ----------
-    indices : range
-        The threads' `worker_index`, one each.
-    nice : int
-        Added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a
-        worker shares with the communicator, a lower priority lets the communicator in at once when
-        it wakes, and takes nothing from the worker while it sleeps.
-    on_error : callable
-        See `ReadySteps`.
+    `nice` is added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a worker shares
+    with the communicator, a lower priority lets the communicator in at once when it wakes, and takes nothing from the
+    worker while it sleeps.
     """
 
     def __init__(self, indices: range, nice: int, on_error: Callable[[BaseException], object]) -> None:
