@@ -19,6 +19,7 @@ import platform
 import zlib
 from array import array
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from math import ceil
 from operator import or_
@@ -86,7 +87,7 @@ class Rendezvous:
 
     def end(self) -> None:
         """Release the board: no round follows."""
-        self._board, self.state[BOARD], self.has_board = None, 0, False
+        self._board, self.has_board = None, False
 
     def minimum(self, numbers: array[int]) -> None:
         """Reduce the headers ``(ok, signature, -signature)`` of all ranks to their minimum, in place.
@@ -94,13 +95,13 @@ class Rendezvous:
         Raises an `MPI.Exception`.
         """
         if self.has_board:
-            self._wait(self._entered(numbers, True))
+            self._reduce(numbers, True)
             return
         request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)  # matches that of `report`
         if self.attend is None:
             request.Wait()
         else:
-            self._wait(request.Test)
+            wait_for(request.Test, hot_s=self.hot_s, attend=self.attend)
 
     def report(self) -> Callable[[], bool]:
         """Send the header of a rank that has failed, without a wait for the other ranks.
@@ -110,7 +111,8 @@ class Rendezvous:
         """
         numbers = array("q", (0, 0, 0))
         if self.has_board:
-            return self._entered(numbers, True)
+            enter_round(self.state.buffer_info()[0], numbers.buffer_info()[0], True)
+            return partial(self._is_over, numbers, True)
         request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.MIN)
         # What is returned keeps the numbers, into which MPI writes: mpi4py's request keeps no buffer in place.
         return lambda: bool(request.Test() and numbers)
@@ -129,38 +131,21 @@ class Rendezvous:
         Needs a board, and raises as `minimum` does. The first number and the last one are 0 or 1; of the checksums' sum
         only the lower bits are right.
         """
-        self._wait(self._entered(sums, False))
+        self._reduce(sums, False)
 
-    def _entered(self, numbers: array[int], headers: bool) -> Callable[[], bool]:
-        """Enter a round at the board; return a function that tells whether it is over, and the numbers are reduced."""
+    def _reduce(self, numbers: array[int], headers: bool) -> None:
+        """Reduce three numbers at the board, in place."""
         # Callers hold signals, so that no exception ends this rank between writing and reading.
-        state = self.state.buffer_info()[0]
-        enter_round(state, numbers.buffer_info()[0], headers)
+        if not enter_round(self.state.buffer_info()[0], numbers.buffer_info()[0], headers):
+            wait_for(partial(self._is_over, numbers, headers), hot_s=self.hot_s, attend=self.attend)
 
-        def is_over() -> bool:
-            if read_round(state, numbers.buffer_info()[0], headers):
-                return True
-            self.comm.Iprobe()
-            return False
-
-        return is_over
-
-    def _wait(self, is_over: Callable[[], bool]) -> None:
-        wait_for(is_over, hot_s=self.hot_s, attend=self.attend)
-
-
-@njit
-def enter_round(state: int, numbers: int, headers: bool) -> None:
-    """Enter a round: write this rank's word, of three numbers at an address, which then are as if it were alone."""
-    own, given = words(state), words(numbers)
-    if headers:
-        word = given[1] << FLAG_BITS | given[0]
-    else:
-        word = (given[1] & VALUE) << FLAG_BITS | given[2] << 1 | given[0]
-        given[0] = given[1] = given[2] = 0
-    own[SEEN] = 0
-    own[NUMBER] += 1
-    store_release(own[BOARD] + LINE * own[RANK] + 8 * (own[NUMBER] & 1), word << TAG_BITS | own[NUMBER] & TAG)
+    def _is_over(self, numbers: array[int], headers: bool) -> bool:
+        """Return whether all ranks have entered the round, and the numbers are reduced."""
+        board = self._board  # keeps the memory while it is read: a departure's thread may come here beside `end`
+        if board is None or read_round(self.state.buffer_info()[0], numbers.buffer_info()[0], headers):
+            return True
+        self.comm.Iprobe()
+        return False
 
 
 @njit
@@ -188,6 +173,21 @@ def read_round(state: int, numbers: int, headers: bool) -> bool:
             reduced[2] += word >> 1 & 1
         own[SEEN] += 1
     return True
+
+
+@njit
+def enter_round(state: int, numbers: int, headers: bool) -> bool:
+    """Enter a round with three numbers at an address: write this rank's word; then do as `read_round`."""
+    own, given = words(state), words(numbers)
+    if headers:
+        word = given[1] << FLAG_BITS | given[0]
+    else:
+        word = (given[1] & VALUE) << FLAG_BITS | given[2] << 1 | given[0]
+        given[0] = given[1] = given[2] = 0
+    own[SEEN] = 0
+    own[NUMBER] += 1
+    store_release(own[BOARD] + LINE * own[RANK] + 8 * (own[NUMBER] & 1), word << TAG_BITS | own[NUMBER] & TAG)
+    return read_round(state, numbers, headers)
 
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
