@@ -36,7 +36,7 @@ from mpi4py import MPI
 
 from ..errors import BusyError, InputError, OverlapError, RankLost, formatted
 from . import departure
-from .exclusive import IN_SLICES, Exclusive, note_thread_level
+from .exclusive import IN_SLICES, exclusive_use, note_thread_level
 from .header import Header, disagreement
 from .holding import DropWarning, Holding, free_dropped
 from .interrupts import held_signals, holding_signals
@@ -108,7 +108,7 @@ class Coordinator:
         self.runtime: weakref.ref[Any] | None = None
         self.closed = self.forked = False
         self.left: OverlapError | None = None
-        self.exclusive = Exclusive("this runtime")
+        self.exclusive = exclusive_use("this runtime")
         self.calls = Calls()
         self.is_worker: Callable[[], bool] = lambda: False  # whether the calling thread is a worker of the library
         self.comms: list[Any] = []

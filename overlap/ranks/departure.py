@@ -74,10 +74,6 @@ class Departure:
         self._exchange: Exchange | None = None  # of the reports, once all ranks have reached the header
         self._over = threading.Event()
 
-    def is_on(self, rendezvous: Rendezvous) -> bool:
-        """Return whether this is a departure from the ranks of a rendezvous."""
-        return self._rendezvous is rendezvous
-
     def is_alive(self) -> bool:
         """Return whether some ranks have not reached the header yet."""
         return not self._over.is_set()
@@ -215,7 +211,7 @@ def end(key: int) -> None:
 def _last(rendezvous: Rendezvous, report: Report, deadline_s: float | None = None) -> Departure:
     """Begin to send a last header, after all reports."""
     with _lock:
-        before = next((one for one in reversed(_departures) if one.is_on(rendezvous)), None)
+        before = next((one for one in reversed(_departures) if one._rendezvous is rendezvous), None)
         last = Departure(rendezvous, report, deadline_s, after=before)
         _departures.append(last)
     return last

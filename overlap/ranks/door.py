@@ -20,14 +20,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from mpi4py import MPI
 
 from ..errors import InputError
 from .coordinator import Coordinator
 from .departure import Departure
-from .exclusive import Exclusive
+from .exclusive import exclusive_use
 from .failures import FailureChannel, RankFailure
 from .header import Header
 from .interrupts import held_signals
@@ -37,13 +37,6 @@ from .together import Report
 from .watchdog import Notice, Watchdog
 
 _TAG = 9
-
-
-class WithoutHeaders(Protocol):
-    """An object with calls that have no header."""
-
-    def _tell(self, failure: RankFailure) -> None:
-        """Tell the ranks that wait for this one in a call what has failed here, outside of the object (local)."""
 
 
 class Door(Coordinator):
@@ -58,16 +51,19 @@ class Door(Coordinator):
         # No thread of its own as long as the communicator exists: a rank that waits at the door prints that itself.
         watchdog.close()
         self.rendezvous.attend = Notice(watchdog).check
-        self.exclusive = Exclusive("this communicator")
-        self._without_headers: weakref.WeakSet[WithoutHeaders] = weakref.WeakSet()
+        self.exclusive = exclusive_use("this communicator")
+        self._without_headers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._answers = FailureChannel(self.comm, _TAG)
         self.holding.add(self._answers.end)
         self._lock = threading.Lock()  # for the answers: any thread may wait in a call without a header
         self._receivers: set[tuple[int, str]] = set()  # ranks, and what they have received
         self._origins: dict[str, int] = {}  # the ranks that have failed, by what this one has received of them
 
-    def tell_too(self, one: WithoutHeaders) -> None:
-        """Have an object tell the ranks that wait in its calls what is reported here, as long as it exists."""
+    def tell_too(self, one: Any) -> None:
+        """Have an object with calls without a header tell the ranks that wait in them what is reported here.
+
+        Its ``_tell(failure)`` does so (local). The object is not kept alive.
+        """
         self._without_headers.add(one)
 
     def _departing(self, report: Report, after_header: Callable[[list[Report]], object]) -> Departure:

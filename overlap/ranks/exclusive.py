@@ -19,64 +19,47 @@ from ..errors import BusyError, ThreadLevelError, note
 OWNER = "owner"
 
 
-class _Holder:
-    """What one thread may hold, several times at once, with its purpose."""
+IN_SLICES = (
+    "; in a slice, await `apply` of a Bracket or of a Transpose's direction, and call other plans before or after the "
+    "pipeline, or give their function to `plan.pointwise`"
+)
+
+
+class Exclusive:
+    """What one thread may use, several times at once, with its purpose; messages have its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # The number of the thread that holds it, under OWNER; empty if none does. Not a lock: a signal handler may
+        # The number of the thread that uses it, under OWNER; empty if none does. Not a lock: a signal handler may
         # raise between the call that acquires and the next line, and who had acquired a lock would then be unknown.
         self.held: dict[str, int] = {}
         self.last: int | None = None  # the owner, or the one before
         self.depth = 0
         self.what: str | None = None
-        self.next: int | None = None  # the thread that waits for the owner's end; no other one may hold it meanwhile
+        self.next: int | None = None  # the thread that waits for the owner's end; no other one may use it meanwhile
 
     @property
-    def owner(self) -> int | None:
-        """Return the number of the thread that holds it, or None."""
-        return self.held.get(OWNER)
+    def is_own(self) -> bool:
+        """Return whether the calling thread uses it."""
+        return self.held.get(OWNER) == get_ident()
 
     def refusal(self, what: str) -> BusyError:
         """Make the exception to raise in a second thread."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         return BusyError(
             f"expected threads to use {self._name} one at a time, received {what} in thread "
-            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}{IN_SLICES}"
+            f"{threading.current_thread().name!r} while thread {names.get(self.held.get(OWNER))!r} is in "
+            f"{self.what}{IN_SLICES}"
         )
-
-
-IN_SLICES = (
-    "; in a slice, await `apply` of a Bracket or of a Transpose's direction, and call other plans before or after the "
-    "pipeline, or give their function to `plan.pointwise`"
-)
-_process = _Holder("MPI below MPI_THREAD_MULTIPLE")
-
-
-class Exclusive:
-    """Keeps other threads of the user from using a runtime and, below ``MPI_THREAD_MULTIPLE``, from using MPI."""
-
-    def __init__(self, name: str) -> None:
-        self._holder = _process if MPI.Query_thread() < MPI.THREAD_MULTIPLE else _Holder(name)
-
-    @property
-    def last(self) -> int | None:
-        """Return the thread that uses it now or has used it last."""
-        return self._holder.last
-
-    @property
-    def is_own(self) -> bool:
-        """Return whether the calling thread uses it."""
-        return self._holder.owner == get_ident()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Return a ``with`` block in which no other thread begins to use it."""
-        before, self._holder.next = self._holder.next, get_ident()
+        before, self.next = self.next, get_ident()
         try:
             yield
         finally:
-            self._holder.next = before
+            self.next = before
 
     def used(self, what: str) -> _Use:
         """Return a ``with`` block, which may be nested, in which the calling thread alone does `what`.
@@ -86,15 +69,23 @@ class Exclusive:
         BusyError
             Another thread is in such a block; the error names both purposes.
         """
-        return _Use(self._holder, what)
+        return _Use(self, what)
+
+
+_process = Exclusive("MPI below MPI_THREAD_MULTIPLE")
+
+
+def exclusive_use(name: str) -> Exclusive:
+    """Keep other threads of the user from using what has this name and, below ``MPI_THREAD_MULTIPLE``, MPI."""
+    return _process if MPI.Query_thread() < MPI.THREAD_MULTIPLE else Exclusive(name)
 
 
 class _Use:
-    """Holds the locks of an `Exclusive` during a ``with`` block."""
+    """Uses an `Exclusive` during a ``with`` block."""
 
     __slots__ = ("_holder", "_what")
 
-    def __init__(self, holder: _Holder, what: str) -> None:
+    def __init__(self, holder: Exclusive, what: str) -> None:
         self._holder, self._what = holder, what
 
     def __enter__(self) -> None:

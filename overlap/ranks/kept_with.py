@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mpi4py import MPI
 
-
-class Closing(Protocol):
-    """Any object that all ranks can close together."""
-
-    def close(self) -> None:
-        """Close the object (collective)."""
-
-
-Kept = TypeVar("Kept", bound=Closing)
+Kept = TypeVar("Kept")
 
 
 class _Attribute(Generic[Kept]):
@@ -61,7 +53,7 @@ class KeptWith(Generic[Kept]):
         if self._key is not None:
             comm.Delete_attr(self._key)
 
-    def _deleted(self, kept: Kept, closes: bool) -> None:
+    def _deleted(self, kept: Any, closes: bool) -> None:
         """Close the object of a communicator that all its ranks free."""
         if closes:
             kept.close()

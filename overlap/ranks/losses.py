@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter, sleep
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -32,13 +32,6 @@ _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
 Any_comm = TypeVar("Any_comm", bound=MPI.Comm)
 _key: int | None = None
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
-
-
-class LossListener(Protocol):
-    """An object by which ranks synchronize, and which is notified when a rank is lost."""
-
-    def lose(self, lost: RankLost) -> None:
-        """Note that the ranks synchronize no more."""
 
 
 class Guard:
@@ -67,8 +60,8 @@ class Guard:
         self._comms = [one for one in self._comms if one != MPI.COMM_NULL]
         self._comms.append(comm)
 
-    def register(self, listener: LossListener) -> None:
-        """Notify `listener` of a loss, as long as the listener exists."""
+    def register(self, listener: Any) -> None:
+        """Notify `listener` of a loss, by its ``lose(lost)``, as long as the listener exists."""
         self._listeners.add(listener)
 
     def source(self, comm: MPI.Intracomm, guarded_comm: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:

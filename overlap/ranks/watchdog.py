@@ -147,7 +147,6 @@ class Watchdog:
         ]
         self.deadline_s = deadline_s
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
         watched = [(name, limit_s, under_way) for name, limit_s, under_way in deadlines if limit_s is not None]
         notice = Notice(self)
         self._thread = threading.Thread(
@@ -161,8 +160,7 @@ class Watchdog:
 
     def close(self) -> None:
         self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def watch(self, call: Any) -> None:
         """Watch a call that knows itself whether it waits: by its ``under_way()``, as that of `PlanCall`."""

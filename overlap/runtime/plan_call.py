@@ -153,7 +153,7 @@ class PlanCall:
         coordinator = self._coordinator
         if self._functions:
             self._addresses = addresses
-            self._crew.call = self
+            self._crew.shared[0] = self
         if coordinator.size == 1:
             coordinator.check_idle()
             self._run(addresses)
@@ -164,7 +164,7 @@ class PlanCall:
                     coordinator.synchronize_here(self._kind.header, None, not coordinator.nested)
                 self._run(addresses)
         if self._functions:
-            self._crew.call = None
+            self._crew.shared[0] = None
         if self._stamps is not None:
             self._trace()
 

@@ -112,29 +112,14 @@ class Ranks(Protocol):
         """Return the mpi4py communicator of the same ranks."""
 
 
-class MpiCall(Protocol):
-    """What signatures need from an operation, an MPI call that has not been made yet."""
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    @property
-    def comm(self) -> Ranks:
-        """Return the operation's communicator."""
-
-    def full_signature(self) -> tuple[Any, ...]:
-        """Return `full_signature` of the operation."""
-
-
-def arguments(operation: MpiCall) -> dict[str, Any]:
+def arguments(operation: Any) -> dict[str, Any]:
     """Return all arguments by name, with mpi4py's defaults."""
     names = PARAMETERS[operation.name]
     given = dict(zip(names, operation.args)) | operation.kwargs
     return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
 
 
-def full_signature(operation: MpiCall) -> tuple[Any, ...]:
+def full_signature(operation: Any) -> tuple[Any, ...]:
     """Return what must be equal in all slices: ``(name, communicator, (argument, value), ...)``.
 
     Raises
@@ -157,7 +142,7 @@ def full_signature(operation: MpiCall) -> tuple[Any, ...]:
     return tuple(signature)
 
 
-def described(operation: MpiCall) -> str:
+def described(operation: Any) -> str:
     """Return an operation with its signature as text, for messages."""
     try:
         name, number, *terms = operation.full_signature()
@@ -167,7 +152,7 @@ def described(operation: MpiCall) -> str:
     return f"{name}({inside}) on communicator {number}"
 
 
-def alike(one: MpiCall, other: MpiCall) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """Return whether two operations have the same `full_signature`; fast if their arguments have the same types.
 
     Raises
@@ -198,7 +183,7 @@ def alike(one: MpiCall, other: MpiCall) -> bool:
     return one.full_signature() == other.full_signature()
 
 
-def collective_signature(operation: MpiCall) -> tuple[Any, ...] | None:
+def collective_signature(operation: Any) -> tuple[Any, ...] | None:
     """Return what must be equal on all ranks besides the communicator; None if nothing must.
 
     If arguments cannot be read, the signature is the problem's text, which differs from those of other ranks and tells
@@ -221,7 +206,7 @@ def collective_signature(operation: MpiCall) -> tuple[Any, ...] | None:
         return name, formatted(error)[0]
 
 
-def problem(operation: MpiCall) -> str | None:
+def problem(operation: Any) -> str | None:
     """Return why MPI would reject the call on this rank, as text, or None; not every error is detected.
 
     While a program is learned, a rank whose call MPI rejects does not know what to issue in its place, and the other
@@ -257,7 +242,7 @@ def problem(operation: MpiCall) -> str | None:
     return None
 
 
-def sent(operation: MpiCall) -> int:
+def sent(operation: Any) -> int:
     """Return the messages that a point-to-point operation sends minus those that it receives; 0 for others."""
     if operation.name not in _OWN or operation.name.startswith("Neighbor"):
         return 0
@@ -267,24 +252,24 @@ def sent(operation: MpiCall) -> int:
     )
 
 
-def has_nobody(operation: MpiCall) -> bool:
+def has_nobody(operation: Any) -> bool:
     """Return whether the only peer is `MPI.PROC_NULL`, so that nothing is sent or received."""
     given = arguments(operation)
     peers = [given[name] for name in ("dest", "source") if name in given]
     return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
 
 
-def is_receive(operation: MpiCall) -> bool:
+def is_receive(operation: Any) -> bool:
     """Return whether the operation receives one message and sends none, so that it can be cancelled."""
     return operation.name == "Recv"
 
 
-def is_send(operation: MpiCall) -> bool:
+def is_send(operation: Any) -> bool:
     """Return whether the operation sends one message and receives none, so that it only reads its buffer."""
     return operation.name in ("Send", "Ssend")
 
 
-def _message(operation: MpiCall, given: dict[str, Any]) -> tuple[str | None, int | None]:
+def _message(operation: Any, given: dict[str, Any]) -> tuple[str | None, int | None]:
     """Return type and bytes of a message, which must be equal on all ranks; None for what is not certain."""
     names = _SIZED_BY.get(operation.name, ())
     if operation.name in _SENT_ALONE and index(given["root"]) != operation.comm.rank:

@@ -128,7 +128,7 @@ class Executor:
             lost = None if self._guard is None else self._guard.loss(error, "a pipeline")
             if lost is None:
                 raise
-            self._abandon(job, waiting)
+            self._cut(lost=True)
             raise lost from (None if lost is error else error)
         finally:
             job.release()
@@ -301,23 +301,16 @@ class Executor:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def _abandon(self, job: Job, waiting: Waiting) -> None:
-        """End a job because a rank is lost: workers leave its slots; requests that are under way in MPI are kept."""
-        waiting.stopped = True
-        self._abandoned += waiting.forget()
-        job.lock_gates()
-        job.stop(closing=True)
-        waiting.quiet()
-        for slot in job.slots:
-            slot.close()
-
-    def _cut(self) -> None:
-        """Stop at once, as all ranks do: wait for what can complete, and abandon the rest."""
+    def _cut(self, lost: bool = False) -> None:
+        """Stop at once, as all ranks do, or because a rank is `lost`; what cannot complete is kept and abandoned."""
         job, waiting = self._job, self._waiting
+        waiting.stopped = self._stopping = True
         job.lock_gates()
         job.stop(closing=True)
-        waiting.stopped = self._stopping = True
-        self._finish()
+        if lost:
+            self._abandoned += waiting.forget()
+        else:
+            self._finish()
         waiting.quiet()
         for slot in job.slots:
             slot.close()

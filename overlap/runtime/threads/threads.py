@@ -9,6 +9,7 @@ more is garbage-collected, and `Threads.stop` ends its threads.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +23,7 @@ from ..loop import words as w
 from ..loop.loop import dismiss, serve
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
-from .workers import Workers, begin_worker, set_exact_timers, take_short_slices
+from .workers import Workers, set_exact_timers, take_short_slices, worker_threads
 
 if TYPE_CHECKING:
     from ...ranks.coordinator import Coordinator
@@ -227,39 +228,21 @@ class Crew:
     """Threads that sleep in compiled code until a call needs them. They are started by the first such call.
 
     Of the `workers` that compute one is the calling thread: the crew has one less. `control` is the address of the
-    runtime's control (see `words`), `call` is the call whose Python functions the threads call.
+    runtime's control (see `words`); `shared` holds the call whose Python functions the threads call.
     """
 
     def __init__(self, workers: int, nice: int) -> None:
         self._workers, self._nice = workers, nice
         self._memory = line_zeros(8 * (w.WORKERS + w.LINE_WORDS * workers)).view(np.int64)
         self.control = address_of(self._memory)
-        self._shared: list[Any] = [None]
+        self.shared: list[Any] = [None]
         self._threads: list[threading.Thread] = []
-
-    @property
-    def call(self) -> Any:
-        return self._shared[0]
-
-    @call.setter
-    def call(self, call: Any) -> None:
-        self._shared[0] = call
 
     def start(self) -> None:
         """Start the threads, if that has not been done."""
-        if self._threads:
-            return
-        self._threads = [
-            threading.Thread(
-                target=_serve,
-                args=(self._memory, self._shared, worker, self._nice),
-                daemon=True,
-                name=f"worker {worker}",
-            )
-            for worker in range(1, self._workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        if not self._threads:
+            serve_calls = partial(_serve, self._memory, self.shared)
+            self._threads = worker_threads(range(1, self._workers), self._nice, serve_calls)
 
     def end(self) -> None:
         """Have all threads end, without waiting for them. No call may be under way."""
@@ -273,9 +256,8 @@ class Crew:
         self._threads = []
 
 
-def _serve(memory: np.ndarray, shared: list[Any], worker: int, nice: int) -> None:
+def _serve(memory: np.ndarray, shared: list[Any], worker: int) -> None:
     """Serve calls in a thread, which keeps the control's memory alive."""
-    begin_worker(worker, nice)
     slot, control = w.NONE, address_of(memory)
     try:
         while (slot := serve(control, worker, slot)) != w.LEFT:

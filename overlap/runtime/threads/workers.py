@@ -7,7 +7,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,12 +26,7 @@ class Workers(ReadySteps):
 
     def __init__(self, indices: range, nice: int, on_error: Callable[[BaseException], object]) -> None:
         super().__init__(on_error)
-        self._threads = [
-            threading.Thread(target=self._run, args=(index, nice), daemon=True, name=f"worker {index}")
-            for index in indices
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = worker_threads(indices, nice, lambda index: self.work())
 
     def end(self) -> None:
         """Have all threads end, without waiting for them. Nothing may be ready or running."""
@@ -45,17 +40,21 @@ class Workers(ReadySteps):
             thread.join()
         self._threads = []
 
-    def _run(self, index: int, nice: int) -> None:
-        begin_worker(index, nice)
-        self.work()
 
+def worker_threads(indices: Iterable[int], nice: int, work: Callable[[int], object]) -> list[threading.Thread]:
+    """Start workers: daemon threads that call ``work(index)``, with a nice value added to that of their maker."""
 
-def begin_worker(index: int, nice: int) -> None:
-    """Make the calling thread a worker, with its `worker_index` and a nice value added to its own."""
-    here.index = index
-    be_nice(nice)
-    # OpenMP keeps a thread count for each thread; this one is lost when the thread ends.
-    threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
+    def run(index: int) -> None:
+        here.index = index
+        be_nice(nice)
+        # OpenMP keeps a thread count for each thread; this one is lost when the thread ends.
+        threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
+        work(index)
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True, name=f"worker {index}") for index in indices]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 # Thread pools of libraries (BLAS, OpenMP, FFTW through pyfftw) are process-wide, so the limit is
