@@ -121,15 +121,13 @@ def refuse_masks(**arrays: Any) -> None:
 
 def seconds(name: str, value: float) -> float:
     """Return a finite time >= 0 as a float, or raise ValueError."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name}: expected a finite time >= 0 in seconds, received {value!r}")
-    return float(value)
+    return amount(name, value, "time >= 0 in seconds")
 
 
-def amount(name: str, value: float) -> float:
+def amount(name: str, value: float, wanted: str = "number >= 0") -> float:
     """Return a finite number >= 0 as a float, or raise ValueError."""
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name}: expected a finite number >= 0, received {value!r}")
+        raise ValueError(f"{name}: expected a finite {wanted}, received {value!r}")
     return float(value)
 
 

@@ -13,21 +13,10 @@ from typing import Any, Self
 
 
 def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
-    """Read a regular file; reject other files, such as a named pipe, without waiting for them.
+    """Read a regular file; reject longer ones and other files, such as a named pipe, without waiting for them.
 
-    Parameters
-    ----------
-    path : str or path-like
-    limit_nbytes : int
-        A longer file is rejected.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    OSError
-        The file cannot be opened or read, is no regular file (a folder, a named pipe, a device), or is too long; or
-        `path` is no valid file name.
+    Raises `FileNotFoundError` if there is no such file, and another `OSError` if it cannot be opened or read, is no
+    regular file (a folder, a named pipe, a device), or is too long, or if `path` is no valid file name.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -55,14 +44,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     file has an unpredictable name, and is removed if writing it fails. A link stays a link. If two processes write at
     once, the one that ends last wins.
 
-    Parameters
-    ----------
-    path : str or path-like
-
-    Yields
-    ------
-    Path
-        The file to write; it exists, and only this user can open it until the end.
+    The new file exists, and only this user can open it until the end.
 
     Raises
     ------
@@ -94,14 +76,9 @@ class ErrorKeepingFile:
     HDF5 itself does not survive a full disk: closing its file fails and leaves it open, and when the process ends HDF5
     writes again, which may crash. So errors are hidden from HDF5: after the first one, everything that it writes is
     dropped.
-
-    Attributes
-    ----------
-    error : OSError or None
-        The first error.
     """
 
-    error: OSError | None
+    error: OSError | None  # the first one
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file, self.error = open(path, "r+b", buffering=0), None  # noqa: SIM115 (closed by `__exit__`)

@@ -495,18 +495,9 @@ def _shifts(nodes: list[str], copies: int) -> list[int]:
 
 
 def _newest(held: list[list[tuple[int, int]]], owners: int) -> tuple[int, list[int]]:
-    """Find the newest step of which every part exists, and the rank that provides each part.
+    """Find the newest step of which every part exists, and the rank that provides each part; raise `DataLost` if none.
 
-    Parameters
-    ----------
-    held : list of list of (int, int)
-        For each rank, the owner and the step of every part that it has.
-    owners : int
-        The number of ranks before the loss.
-
-    Raises
-    ------
-    DataLost
+    `held` has, for each rank, owner and step of every part that it has; `owners` ranks there were before the loss.
     """
     have: dict[int, dict[int, int]] = {}  # step -> owner -> the first rank that has the part
     for rank, parts in enumerate(held):

@@ -18,28 +18,14 @@ _TAG = 7701
 def clock_offset(comm: Comm, rounds: int = 20, *, clock: Callable[[], float] = time.perf_counter) -> float:
     """Measure how far this rank's clock is ahead of rank 0's, in seconds. Collective.
 
-    Each other rank in turn asks rank 0 for its time, `rounds` times. If the question leaves at a,
-    the answer arrives at b (both on this rank's clock) and says r, then the offset is
-    (a + b)/2 - r, wrong by at most (b - a)/2. The round with the smallest b - a is taken.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        Only `Get_rank`, `Get_size`, `Send` and `Recv` are used.
-    rounds : int, optional
-        Must be equal on all ranks.
-    clock : callable, optional
-        Returns seconds.
-
-    Returns
-    -------
-    float
-        0 on rank 0.
+    Each other rank in turn asks rank 0 for its time, `rounds` times. If the question leaves at a, the answer arrives at
+    b (both on this rank's clock) and says r, then the offset is (a + b)/2 - r, wrong by at most (b - a)/2. The round
+    with the smallest b - a is taken. Of `comm` only `Get_rank`, `Get_size`, `Send` and `Recv` are used.
 
     Raises
     ------
     ValueError
-        `rounds` is not an integer >= 1.
+        `rounds`, which must be equal on all ranks, is not an integer >= 1.
     """
     if not isinstance(rounds, Integral) or rounds < 1:
         raise ValueError(f"expected rounds to be an integer >= 1, received {rounds!r}")

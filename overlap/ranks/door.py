@@ -147,21 +147,9 @@ def collective_section(
     The block runs to its end on all ranks, so messages inside of it must go on after a failure. Whoever enters learns
     of what has failed on another rank.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    call : str
-        Names what the ranks do, which must be the same on all of them.
-    check : callable, optional
-        Called before the block, under the deadline, with a communicator of the same ranks. Returns the same on all of
-        them: None, or what is wrong.
-    **agreed
-        Values that must be the same on all ranks when the block begins.
-
-    Yields
-    ------
-    dict
-        A dictionary for values by name, which must be the same on all ranks when the block ends.
+    On all ranks `call`, which names what they do, must be the same, and so must be the values `agreed` when the block
+    begins and those that the block puts into the dictionary when it ends. Before the block, `check` is called under the
+    deadline with a communicator of the same ranks; it returns, the same on all of them, what is wrong, or None.
 
     Raises
     ------

@@ -46,30 +46,14 @@ def _known_identity(error: BaseException) -> str:
 
 
 class RankFailure(NamedTuple):
-    """An exception of one rank.
+    """An exception of one rank."""
 
-    Attributes
-    ----------
-    rank : int
-        Where it was raised.
-    summary : str
-        The whole text of an `InputError`, else the exception's last lines.
-    traceback_text : str or None
-        None for an `InputError`, which is raised on all ranks alike.
-    is_loss : bool
-        The exception is a `RankLost`, due to another rank.
-    identity : str
-        Names a failure between two calls, on all ranks and communicators; see `heard`.
-    stays : bool
-        The exception was raised outside of the object that tells it, which the rank does not leave.
-    """
-
-    rank: int
-    summary: str
-    traceback_text: str | None = None
-    is_loss: bool = False
-    identity: str = ""
-    stays: bool = False
+    rank: int  # where it was raised
+    summary: str  # the whole text of an `InputError`, else the exception's last lines
+    traceback_text: str | None = None  # none of an `InputError`, which is raised on all ranks alike
+    is_loss: bool = False  # the exception is a `RankLost`, due to another rank
+    identity: str = ""  # names a failure between two calls, on all ranks and communicators; see `heard`
+    stays: bool = False  # it was raised outside of the object that tells it, which the rank does not leave
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> RankFailure:

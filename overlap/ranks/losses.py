@@ -177,12 +177,7 @@ class Guard:
 class DetectingLoss:
     """A ``with`` block with MPI calls on a communicator that may be guarded.
 
-    Raises
-    ------
-    RankLost
-        MPI has failed because a rank is lost.
-    ClosedError
-        The loss was known before.
+    Raises `RankLost` if MPI has failed because a rank is lost, and `ClosedError` if the loss was known before.
     """
 
     __slots__ = ("_guard", "_what")

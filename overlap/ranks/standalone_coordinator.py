@@ -23,15 +23,8 @@ _MAKING = "making an object on all ranks"
 class StandaloneCoordinator(Coordinator):
     """A `Coordinator` with a watchdog of its own; its deadline covers the beginning of a call, too.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Duplicated (collective).
-    deadline_s : float or None
-        Seconds that a rank waits for others before it prints the stacks of all its threads and aborts the job; None
-        sets no limit.
-    warning : DropWarning or None
-        Given when the object is dropped that has made the coordinator.
+    A rank that has waited for others for `deadline_s` seconds (None: for ever) prints the stacks of all its threads and
+    aborts the job. The warning is given when the object is dropped that has made the coordinator.
 
     Raises
     ------

@@ -30,29 +30,14 @@ def _last_heard() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank reports to the others.
+    """What one rank reports to the others."""
 
-    Attributes
-    ----------
-    leaving : bool
-        This is the rank's last header.
-    header : dict, optional
-        The call that the rank is about to make, if no rank has failed.
-    failure : tuple of (str, str), optional
-        The failure on the rank: one line, and the traceback.
-    is_input : bool
-        The failure is an `InputError`, for which the line is enough.
-    identity : str
-        Names a failure between two calls, on all ranks and communicators.
-    heard : frozenset of str
-        The identities of the last failures that the rank has raised, or has reported itself.
-    """
-
-    leaving: bool
-    header: dict[str, str] | None = None
-    failure: tuple[str, str] | None = None
-    is_input: bool = False
-    identity: str = ""
+    leaving: bool  # this is the rank's last header
+    header: dict[str, str] | None = None  # the call that the rank is about to make, if no rank has failed
+    failure: tuple[str, str] | None = None  # the failure on the rank: one line, and the traceback
+    is_input: bool = False  # the failure is an `InputError`, for which the line is enough
+    identity: str = ""  # names a failure between two calls, on all ranks and communicators
+    # The identities of the last failures that the rank has raised, or has reported itself.
     heard: frozenset[str] = field(default_factory=_last_heard)
 
     def renewed(self) -> Report:

@@ -112,11 +112,8 @@ class Agreements:
     def ended(self) -> str | None:
         """Wait for the agreement that was started last and return its result.
 
-        Returns
-        -------
-        str or None
-            None: no rank has failed and operations agree, or no agreement is under way. A text that names the first
-            operation that differs between the ranks. An empty text: some rank has failed, and will report why.
+        None: no rank has failed and operations agree, or no agreement is under way. A text that names the first
+        operation that differs between the ranks. An empty text: some rank has failed, and will report why.
         """
         if self._under_way is None:
             return None
@@ -146,10 +143,7 @@ class Agreements:
     def same(self, ok: bool, item: object, learned: object) -> str | None:
         """While learning, agree that no rank has failed and that all are about to issue the same operation.
 
-        Returns
-        -------
-        str or None
-            See `ended`.
+        Returns as `ended`.
         """
         shared, text, comm_weight, by_all = None, str(item), 0, True
         operation = item.operation if isinstance(item, Start) else item

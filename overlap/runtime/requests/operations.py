@@ -74,14 +74,7 @@ def not_awaited(dropped: str) -> RuntimeError:
 
 
 class Operation(Request):
-    """One MPI call of a slice program, not yet made.
-
-    Attributes
-    ----------
-    requests : list
-        What the call has returned, stored at once: if an exception follows, for instance from a signal handler, the
-        call must not be made twice.
-    """
+    """One MPI call of a slice program, not yet made."""
 
     __slots__ = ("args", "comm", "kwargs", "name", "requests")
 
@@ -90,6 +83,8 @@ class Operation(Request):
         self.name = name
         self.args = args
         self.kwargs = kwargs
+        # What the call has returned, stored at once: if an exception follows, for instance from a signal handler, the
+        # call must not be made twice.
         self.requests: list[Any] = []
 
     def make(self, blocking: bool) -> None:
@@ -180,12 +175,6 @@ class Persistent(Operation):
     """An operation whose arguments are passed to MPI once, and which can be awaited any number of times.
 
     Made by ``comm.Send_init`` and the like outside of slice programs. It belongs to one slice at a time.
-
-    Attributes
-    ----------
-    of_slots : dict
-        If the request was made with the buffers of a slot: the corresponding request of every slot of the pipeline, by
-        the `id` of the slot's buffers.
     """
 
     __slots__ = ("_to_nobody", "of_slots", "refused", "request")
@@ -193,6 +182,8 @@ class Persistent(Operation):
     def __init__(self, comm: signatures.Ranks, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
+        # If it was made with the buffers of a slot: the corresponding request of every slot of the pipeline, by the
+        # `id` of the slot's buffers.
         self.of_slots: dict[int, Persistent] = {}
         self.awaited = True  # making a persistent request without using it is no error
         self.request: Any = None

@@ -122,10 +122,7 @@ def arguments(operation: Any) -> dict[str, Any]:
 def full_signature(operation: Any) -> tuple[Any, ...]:
     """Return what must be equal in all slices: ``(name, communicator, (argument, value), ...)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        MPI could not accept an argument; not every such argument is detected.
+    Raises a `TypeError` or a `ValueError` if MPI could not accept an argument; not every such argument is detected.
     """
     signature: list[Any] = [operation.name, operation.comm.number]
     for name, value in arguments(operation).items():
@@ -153,12 +150,9 @@ def described(operation: Any) -> str:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return whether two operations have the same `full_signature`; fast if their arguments have the same types.
+    """Return whether two operations have the same `full_signature`, which may raise.
 
-    Raises
-    ------
-    TypeError, ValueError
-        See `full_signature`.
+    It is fast if their arguments have the same types.
     """
     if (
         one.name == other.name

@@ -98,10 +98,7 @@ class Executor:
     def run(self, job: Job, waiting: Waiting) -> Exception | None:
         """Issue all operations of `job`; return the error of all ranks, or None.
 
-        Raises
-        ------
-        RankLost
-            A rank is lost, so the ranks cannot agree on an error.
+        Raises `RankLost` if a rank is lost, so that the ranks cannot agree on an error.
         """
         started = perf_counter()
         agreements = Agreements(self.coordinator, waiting, self.rendezvous, job.issued_before)
@@ -206,11 +203,8 @@ class Executor:
     def _taken(self, slot: Slot, item: Any) -> Any:
         """Return what to do with a slot's next item while learning or after a failure.
 
-        Returns
-        -------
-        object or None
-            The item, or the one that replaces it if no slice begins any more. None: some rank has failed while
-            learning.
+        That is the item, or the one that replaces it if no slice begins any more. None: some rank has failed while
+        learning.
         """
         job, waiting = self._job, self._waiting
         while self._ending and not (item is END or item is AT_BARRIER or slot.current.begun):

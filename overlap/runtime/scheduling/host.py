@@ -70,10 +70,7 @@ HOST = Host()
 def issue(operation: Operation, blocking: bool = True) -> BaseException | None:
     """Make an operation; return an exception raised after MPI may have sent something, or None.
 
-    Raises
-    ------
-    NotIssued
-        Nothing was sent, so the other ranks still wait for this operation.
+    Raises `NotIssued` if nothing was sent, so that the other ranks still wait for this operation.
     """
     operation.requests = []
     try:

@@ -34,20 +34,14 @@ AGREE = "agree"  # given instead of a skeleton: nothing is learned, the ranks ag
 
 
 class Failure:
-    """The first failure on this rank.
+    """The first failure on this rank."""
 
-    Attributes
-    ----------
-    issued : int
-        Number of operations and turns that this rank had begun to issue; all ranks issue in the same order. A draining
-        slice sends meaningless values, which may cause another rank's slice to fail, too. That failure follows an
-        operation that the draining rank has issued after its own failure, so the first cause has the smaller number.
-    place : tuple of (int, int) or None
-        The slice's index and how many requests it had awaited. If all ranks fail at the same position of the program,
-        this is equal on all of them, whatever other slices have issued. None: the failure is not that of a slice.
-    """
-
+    # Number of operations and turns that this rank had begun to issue; all ranks issue in the same order. A draining
+    # slice sends meaningless values, which may cause another rank's slice to fail, too. That failure follows an
+    # operation that the draining rank has issued after its own failure, so the first cause has the smaller number.
     issued = 0
+    # The slice's index and how many requests it had awaited. If all ranks fail at the same position of the program,
+    # this is equal on all of them, whatever other slices have issued. None: the failure is not that of a slice.
     place: tuple[int, int] | None = None
 
     def __init__(self, key: Any, error: BaseException) -> None:

@@ -193,13 +193,7 @@ class Waiting:
     # ---- operations --------------------------------------------------------------------------
 
     def issue(self, slot: Slot, operation: Operation) -> None:
-        """Issue an operation that the slot's slice awaits.
-
-        Raises
-        ------
-        NotIssued
-            See `host.issue`.
-        """
+        """Issue an operation that the slot's slice awaits; raise `NotIssued` as `host.issue` does."""
         raise NotImplementedError
 
     def track(self, slot: Slot, operation: Operation, request: Any) -> None:
