@@ -64,16 +64,9 @@ class Coordinator:
 
     Every method that communicates is collective, and raises the same exception on all ranks.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Duplicated (collective).
-    watchdog : Watchdog
-        Applies the deadline to what is under way.
-    guard : Guard, optional
-        Detects lost ranks; by default the guard of `comm`.
-    warning : DropWarning, optional
-        Given when the object is dropped that has made the coordinator.
+    The communicator `comm` is duplicated (collective). The `watchdog` applies the deadline to what is under way, the
+    `guard` (by default that of `comm`) detects lost ranks, and the `warning` is given when the object is dropped that
+    has made the coordinator.
 
     Attributes
     ----------
@@ -150,17 +143,9 @@ class Coordinator:
     ) -> None:
         """Exchange headers with all ranks: if one has failed, or if their calls differ, all raise.
 
-        Parameters
-        ----------
-        call : str
-            Names the call that this rank is about to make.
-        agreed : dict, optional
-            Values that must be equal on all ranks, such as 4 and ``np.int64(4)``, or a list and a tuple of the same
-            values.
-        error : BaseException, optional
-            The exception by which this rank has failed.
-        entry : bool
-            A public call begins here: the deadline does not cover the wait for the other ranks.
+        The call that this rank is about to make has the name `call`. Values `agreed` must be equal on all ranks, such
+        as 4 and ``np.int64(4)``, or a list and a tuple of the same values. By `error` this rank has failed. At the
+        `entry` of a public call the deadline does not cover the wait for the other ranks.
 
         Raises
         ------

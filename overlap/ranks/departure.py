@@ -45,17 +45,10 @@ _thread: threading.Thread | None = None  # waits for the other ranks
 class Departure:
     """A rank's last header, or one that reports a failure between two calls; the rank does not wait for the others.
 
-    Parameters
-    ----------
-    report : Report
-        What the other ranks receive.
-    deadline_s : float or None
-        Seconds that a process that has failed waits for the other ranks before it ends the job; 0 has no say in that.
-    after_header : callable, optional
-        ``after_header(reports)`` is called with the reports of all ranks when they have reached the header, or with
-        none if no header was sent, because other ranks have left or are lost.
-    after : Departure, optional
-        An earlier departure on the same communicator, which is completed first.
+    The other ranks receive the `report`. When they have reached the header, ``after_header(reports)`` is called with
+    the reports of all ranks, or with none if no header was sent, because other ranks have left or are lost. An earlier
+    departure on the same communicator, `after`, is completed first. A process that has failed waits `deadline_s`
+    seconds for the other ranks before it ends the job; 0 has no say in that.
     """
 
     def __init__(

@@ -31,17 +31,9 @@ def wait_for(
 ) -> None:
     """Wait until `test()` is true: poll without sleep for `hot_s` seconds, then with longer and longer sleeps.
 
-    Parameters
-    ----------
-    test : callable
-        Its calls may be what brings the event about: MPI moves long messages only while it is called. Such a wait is
-        hot up to its end (``math.inf``).
-    sleep : callable
-        Sleeps for so many seconds; for 0 s it lets other threads run.
-    hot_s : float
-    attend : callable, optional
-        Called every few milliseconds with the time; what it raises ends the wait: a failure of another rank, or the
-        deadline.
+    The calls of `test` may be what brings the event about: MPI moves long messages only while it is called. Such a wait
+    is hot up to its end (``math.inf``). ``sleep(0.0)`` lets other threads run. If there is `attend`, it is called with
+    the time every few milliseconds; what it raises ends the wait: a failure of another rank, or the deadline.
     """
     if test():
         return

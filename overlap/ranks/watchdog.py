@@ -114,14 +114,8 @@ def _write(descriptor: int, data: bytes) -> None:
 class Watchdog:
     """Watches `outstanding` and `entries` (label -> start, `time.perf_counter`) from a thread.
 
-    Parameters
-    ----------
-    deadline_s : float or None
-        Seconds that anything outstanding may take; None sets no limit.
-    entry_deadline_s : float or None
-        Seconds to wait for other ranks at the beginning of a call; None sets no limit.
-    covers_entries : bool
-        `deadline_s` covers the beginning of a call, too.
+    Anything outstanding may take `deadline_s` seconds, and ranks wait `entry_deadline_s` seconds for others at the
+    beginning of a call, which `deadline_s` covers, too, if it `covers_entries`; None sets no limit.
     """
 
     def __init__(

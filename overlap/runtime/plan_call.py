@@ -35,18 +35,8 @@ _UNKNOWN_NS = 2**50  # computing of a call that has not been made yet
 class CallKind:
     """What all calls of a plan's transform have in common, whatever their arrays.
 
-    Parameters
-    ----------
-    name : str
-        Names the call, the same on all ranks.
-    agreed : dict
-        What must be equal on all ranks.
-    wait : {"off", "block", "poll"}
-        "poll": exchanges are nonblocking. "off": the crew takes no part.
-    limit : int
-        Exchanges under way at once.
-    computes, exchanges : bool
-        Whether the calls compute, and whether they exchange.
+    Their `name` and what is `agreed` are the same on all ranks. If they wait by "poll", exchanges are nonblocking, at
+    most `limit` at once; by "off", the crew takes no part. Whether they compute and exchange is said by the last two.
     """
 
     def __init__(

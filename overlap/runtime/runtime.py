@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..checks import function_problem, number_problem, options_problem
+from ..checks import function_problem, integer_problem, number_problem, options_problem
 from ..errors import InputError, OverlapError, RankLost, repr_of
 from ..ranks.coordinator import Coordinator
 from ..ranks.door import enter
@@ -135,13 +134,8 @@ class Runtime(Resource):
             options_problem(workers=workers, depth=depth, agree_every=agree_every, in_flight=in_flight, wait=wait)
             or number_problem("deadline_s", deadline_s, positive=True, none=True)
             or number_problem("entry_deadline_s", entry_deadline_s, positive=True, none=True)
-            or number_problem("nice", nice)
+            or integer_problem("nice", nice, 0, 39)
             or _missing(workers=workers, depth=depth, wait=wait, agree_every=agree_every)
-            or (
-                None
-                if isinstance(nice, Integral) and nice < 40
-                else f"expected nice to be an integer below 40, received {nice!r}"
-            )
             or (
                 None
                 if trace is None or isinstance(trace, bool | Trace)

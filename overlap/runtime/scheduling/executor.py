@@ -55,14 +55,9 @@ _NEVER = np.iinfo(np.int64).max
 class Executor:
     """Issues the operations of one job at a time, with an agreement every `agree_every` of them.
 
-    Parameters
-    ----------
-    coordinator : mpi4py.MPI.Comm
-        Carries the agreements and nothing else, so that they always match.
-    comms : list of AsyncComm
-        All communicators that programs may use.
-    outstanding : dict
-        Maps what MPI has not finished yet to its start (`time.perf_counter`); the watchdog reads it.
+    The communicator `coordinator` carries the agreements and nothing else, so that they always match; `comms` are all
+    that programs may use. `outstanding` maps what MPI has not finished yet to its start (`time.perf_counter`); the
+    watchdog reads it.
     """
 
     def __init__(
