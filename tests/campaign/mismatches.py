@@ -6,7 +6,7 @@ from functools import partial
 
 import jobs
 import numpy as np
-from everywhere import raised, raises_everywhere
+from everywhere import raised, raises_everywhere, same_everywhere
 from mpi4py import MPI
 from test_fft_errors import OTHER, OTHER_SHAPES, grouped
 
@@ -95,7 +95,7 @@ def program(comm, name, wait, depth, first, mute=False):
         found = raised(
             (overlap.InputError, overlap.SliceError), rt.pipelined(_program(rt, given, peers)), range(given["slices"])
         )
-        same_message(comm, str(found) + "mute" * (mute and last))
+        same_everywhere(comm, str(found) + f", rank {comm.rank}" * mute)
         usual(range(SLICES))
 
 
@@ -180,5 +180,5 @@ PART = Part(
     200,
     run,
     defect,
-    "mute",
+    ", rank 1",
 )
