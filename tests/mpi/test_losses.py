@@ -64,12 +64,12 @@ def doing(function):
 
 
 @doing
-def planned(rt, wait, kind=overlap.FFT2, **options):
-    plan = kind(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": wait}, **options)
+def planned(rt, wait, kind=overlap.FFT2, shape=SHAPE, **options):
+    plan = kind(rt, shape, dtype="f8", settings=QUICK | {"wait": wait}, **options)
     u = plan.real.empty()
-    u[...] = field(SHAPE, plan.real.local_slice)
+    u[...] = field(shape, plan.real.local_slice)
     axes = (-2, -1) if kind is overlap.FFT2 else (-3, -2, -1)
-    right = np.fft.rfftn(field(SHAPE), axes=axes)[plan.spectrum.local_slice]
+    right = np.fft.rfftn(field(shape), axes=axes)[plan.spectrum.local_slice]
 
     def call():
         spectrum = plan.forward(u)
