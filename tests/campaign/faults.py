@@ -1,4 +1,7 @@
-"""Injected errors: kinds of exceptions x sites x ranks x slices, also on several ranks at once."""
+"""Injected errors: kinds of exceptions x sites x ranks x slices, also on several ranks at once.
+
+Those in the steps of plans' calls are in `loop`.
+"""
 
 import asyncio
 import os
@@ -9,7 +12,7 @@ from contextlib import ExitStack
 import jobs
 import numpy as np
 from odd_errors import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unattributable, odd_syntax_error
-from step_cases import Boom, failing, nothing_fails, sites_of
+from step_cases import Boom, failing
 from test_errors import SLICES, Program
 from truth import random, same_bits
 
@@ -124,7 +127,7 @@ PROGRAM_SITES = ("before", "between", "after", "part")
 PLAN_SITES = ("trial_arrays", "configure", "run_planes", "nbytes_per_slice")
 
 
-def _outcome(function, *args):
+def outcome(function, *args):
     """The exception of a call; one that a rank raises as itself stands for the one that it came from."""
     try:
         function(*args)
@@ -163,7 +166,7 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
             name = list(KINDS)[drawn.integers(len(KINDS))]
             origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
             origin = origin if drawn.random() < 0.3 else {min(origin)}
-            where = ("program", "transform", "planning")[drawn.integers(2 + (comm.size > 1))]
+            where = ("program", "planning")[drawn.integers(1 + (comm.size > 1))]
             z, site = int(drawn.integers(7)), int(drawn.integers(4))
             label = f"{name} in {where}, site {site}, slice {z}, ranks {sorted(origin)}"
             mine = comm.rank in origin
@@ -172,20 +175,12 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
                     program.fault = (comm.rank, z * SLICES // 7, PROGRAM_SITES[site]) if mine else None
                     program.make = KINDS[name]
                     call = pipeline, range(SLICES)
-                elif where == "transform":
-                    sites = list(sites_of(plan.forward, z))
-                    stack.enter_context(
-                        _failing_as(KINDS[name], sites[site % len(sites)][1]) if mine else nothing_fails()
-                    )
-                    call = plan.forward, real
                 else:
-                    stack.enter_context(
-                        _failing_as(KINDS[name], lambda: failing(type(plan.forward), PLAN_SITES[site], lambda *_: True))
-                        if mine
-                        else nothing_fails()
-                    )
+                    if mine:
+                        at = type(plan.forward), PLAN_SITES[site]
+                        stack.enter_context(failing(*at, lambda *_: True, KINDS[name]))
                     call = choose, plan.forward, Settings(effort="measure")
-                error = _outcome(*call)
+                error = outcome(*call)
             error = None if mute and comm.rank == comm.size - 1 else error
             told = comm.allgather((type(error).__name__, str(error)))
             assert isinstance(error, overlap.OverlapError), (label, told)
@@ -196,32 +191,13 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
                 assert same_bits(plan.backward(spectrum), back), label
 
 
-class _failing_as:
-    """As the fault that `inject` puts in, but with another exception."""
-
-    def __init__(self, make, inject):
-        self._make, self._inject = make, inject
-
-    def __enter__(self):
-        import step_cases
-
-        self._module, self._before = step_cases, step_cases.Boom
-        self._context = self._inject()
-        step_cases.Boom = lambda text: self._make()
-        return self._context.__enter__()
-
-    def __exit__(self, *exc_info):
-        self._module.Boom = self._before
-        return self._context.__exit__(*exc_info)
-
-
 PART = Part(
     "errors",
-    "one of 22 kinds of exceptions in a slice program, a transform's steps or planning, on one rank or several: one "
-    "exception on all ranks before the deadline of 30 s, the next three transforms bit-right, no thread, "
-    "communicator, descriptor or segment left; 600 more before each of 12 kinds of await, in a part, in functions of "
-    "fields, in making buffers, in tuning: the exception comes within 5 s; 150 more in closing (the others close, and "
-    "nothing is left) and in skeletons (the job ends within 5 s and says why)",
+    "one of 22 kinds of exceptions in a slice program or planning, on one rank or several: one exception on all "
+    "ranks before the deadline of 30 s, the next three transforms bit-right, no thread, communicator, descriptor or "
+    "segment left; 600 more before each of 12 kinds of await, in a part, in functions of fields, in "
+    "making buffers, in tuning: the exception comes within 5 s; 150 more in closing (the others close, and nothing is "
+    "left) and in skeletons (the job ends within 5 s and says why)",
     3750,
     run,
     defect,

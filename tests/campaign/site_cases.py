@@ -10,7 +10,7 @@ from truth import random, same_bits
 import overlap
 from overlap.runtime import barrier, parallel, take_turn
 
-from .faults import KINDS, _failing_as, _outcome
+from .faults import KINDS, outcome
 
 SLICES = 6
 LONGEST_S = 5.0  # from a call until it has raised, on every rank
@@ -121,10 +121,10 @@ def sites(comm, seed, count, wait, depth, workers):
                 "tuning": (plan.forward.tune, 0.1),
                 "buffers": (lambda: rt.pipelined(program, buffers=buffers, skeleton="agree")(range(SLICES)),),
             }.get(place, (pipeline, range(SLICES)))
-            planning = lambda: failing(type(plan.forward), "run_planes", lambda number, *_: number == point % 4)  # noqa: E731
-            with _failing_as(KINDS[name], planning) if mine and place == "tuning" else nothing_fails():
+            tuning = type(plan.forward), "run_planes", lambda number, *_: number == point % 4, KINDS[name]
+            with failing(*tuning) if mine and place == "tuning" else nothing_fails():
                 start = time.monotonic()
-                error = _outcome(*call)
+                error = outcome(*call)
                 slowest = max(slowest, took_s := time.monotonic() - start)
             fault.where = None
             told = comm.allgather((type(error).__name__, str(error)))

@@ -97,8 +97,8 @@ class Boom(Exception):
 
 
 @contextmanager
-def failing(kind, name, when):
-    """Let a function of a class or module raise once, at a call with ``when(number, *args)``."""
+def failing(kind, name, when, make=None):
+    """Let a function of a class or module raise once, at a call with ``when(number, *args)``: a Boom, or ``make()``."""
     original = getattr(kind, name)
     state = {"calls": 0, "raised": 0}
 
@@ -107,7 +107,7 @@ def failing(kind, name, when):
         state["calls"] += 1
         if not state["raised"] and when(number, *args):
             state["raised"] += 1
-            raise Boom(f"{name}, call {number}")
+            raise make() if make else Boom(f"{name}, call {number}")
         return original(*args, **kwargs)
 
     setattr(kind, name, method)
