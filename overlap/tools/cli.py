@@ -14,27 +14,23 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from ..errors import InputError, LinksUnavailable
-from ..fft.engine.library import newer_on_system
-from ..fft.planning import tuning_file
 from ..files import CACHE_VARIABLE, user_folder
-from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import dead_segments, launch, links, options, signals, timeline, values
-from .advise import commands as advise
-from .bench import commands as bench
+from . import dead_segments, launch, links, options, signals, values
+from .advise import EXAMPLES, WORDS
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
 from .bench.table import place, ranges, title
-from .options import adder
-from .predict import closed_forms, draw, draw_forms, form_values, strong_scaling, table, write_forms, write_json
-from .scale import commands as scale
+
+# numba, the plans and MPI take half a second to import: what needs them is imported by the command that needs it.
 
 
-def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
+def add_cache(parser: argparse.ArgumentParser) -> None:
     """Add ``show`` and ``clear`` to the parser of `overlap cache`."""
-    add = adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
     add("show", _show_kept, "list the settings that are kept, by plan", "overlap cache show", one_rank=True)
     add("clear", _clear_kept, "remove all settings that are kept", "overlap cache clear", one_rank=True)
 
@@ -45,6 +41,8 @@ def _show_kept(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
         print(f"nothing is kept: {CACHE_VARIABLE} is empty, or there is no home")
         return
     print(place)
+    from ..fft.planning import tuning_file
+
     for path, entry in tuning_file.cached():
         if entry is None:
             print(f"{path.name}: damaged, counts as missing")
@@ -58,6 +56,8 @@ def _show_kept(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 
 
 def _clear_kept(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    from ..fft.planning import tuning_file
+
     print(f"{tuning_file.clear()} file(s) removed")
 
 
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str], rank: int = 0) -> int:
     argv, command = _split_command(argv)
-    given = make_parser().parse_args(argv)
+    given = make_parser("".join(argv[:1])).parse_args(argv)
     if command is not None and given.run is not _links:
         given.parser.error(f"only `overlap links` takes a command after --, received {command}")
     if rank > 0 and getattr(given, "one_rank", False):
@@ -160,55 +160,106 @@ class _Version(argparse.Action):
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
-    parser = argparse.ArgumentParser(prog="overlap", description="Hides MPI communication behind computation.")
-    parser.epilog = "example: overlap demo; `overlap COMMAND --help` shows examples of a command"
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
-
-    info = add(
-        "info",
-        _info,
+# Name of each command: the module whose function ``add_NAME`` adds its arguments, its help text, examples.
+_COMMANDS = {
+    "info": (
+        ".cli",
         "report what is installed and what works on this machine",
         "overlap info",
         "srun -n 2 overlap info",
         "overlap info --measure here.toml --link 4gbit",
-    )
-    info.add_argument("--ranks", type=values.count, default=2, help="number of ranks to start; default: 2")
-    info.add_argument(
+    ),
+    "links": (
+        ".cli",
+        "run a command, which follows --, as MPI ranks on links of a chosen rate",
+        "overlap links --rate 2gbit -- python halo.py",
+        "overlap links --hosts 1 --ranks 2 --slow 1:0.5 -- python job.py",
+    ),
+    "bench": (
+        ".bench.commands",
+        "measure one job in every way to wait, beside the model and other programs",
+        "overlap bench operation --link 2gbit",
+        "overlap bench fft3 --shape 256 256 256 --link 4gbit --json fft3.json",
+        "overlap bench fft3 --dtype f8 --kinds dct2 c2c r2c",
+        "overlap bench cg --matrix elastic --shape 32 32 32 --workers 2",
+    ),
+    "tune": (
+        ".bench.commands",
+        "search for the fastest settings of a job and keep them in a file",
+        "overlap tune operation --link 2gbit --file tuning.json --budget 30",
+        "overlap tune fft2 --shape 256 256 --slices 128 --balance",
+    ),
+    "demo": (
+        ".bench.commands",
+        "show on this machine how communication is hidden",
+        "overlap demo",
+        "overlap demo --full --out report",
+    ),
+    "cache": (".cli", "show or clear the settings that plans have kept for later plans", "overlap cache show"),
+    "scale": (
+        ".scale.commands",
+        "measure strong scaling, here or on a cluster, and draw it",
+        "overlap scale run operation --ranks 1 2 4",
+    ),
+    "trace": (".cli", "sum up and draw a timeline", "overlap trace timeline.json --png timeline.png"),
+    "predict": (
+        ".cli",
+        "print the timing model's prediction for given, measured or simulated times",
+        "overlap predict --compute-s 1.2 --communication-s 0.8 --workers 16 --slices 256",
+        "overlap predict report.json",
+        "overlap predict --workload operation --machine here.toml --ranks 4 16 64 --workers 16",
+    ),
+    "advise": (".advise.commands", WORDS, *EXAMPLES),
+}
+
+
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of all commands; given one of them, the others have no arguments, and are not imported."""
+    parser = argparse.ArgumentParser(prog="overlap", description="Hides MPI communication behind computation.")
+    parser.epilog = "example: overlap demo; `overlap COMMAND --help` shows examples of a command"
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    for name, (module, words, *examples) in _COMMANDS.items():
+        added = add(name, None, words, *examples)
+        if command in (None, name):
+            getattr(import_module(module, __package__), f"add_{name}")(added)
+    return parser
+
+
+def add_info(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap info`."""
+    parser.set_defaults(run=_info)
+    parser.add_argument("--ranks", type=values.count, default=2, help="number of ranks to start; default: 2")
+    parser.add_argument(
         "--measure",
         metavar="FILE.toml",
         type=values.output,
         help="measure this machine and write its description, for `overlap predict --machine`",
     )
-    info.add_argument(
+    parser.add_argument(
         "--link", type=values.rate, help="with --measure: measure shaped links of this rate, such as 4gbit"
     )
-    info.add_argument(
+    parser.add_argument(
         "--clean", action="store_true", help="remove the shared memory that your dead jobs have left, and list it"
     )
 
-    on_links = add(
-        "links",
-        _links,
-        "run a command, which follows --, as MPI ranks on links of a chosen rate",
-        "overlap links --rate 2gbit -- python halo.py",
-        "overlap links --hosts 1 --ranks 2 --slow 1:0.5 -- python job.py",
-    )
-    on_links.add_argument(
+
+def add_links(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap links`."""
+    parser.set_defaults(run=_links)
+    parser.add_argument(
         "--hosts", type=values.count, default=2, help="number of simulated hosts (network namespaces); default: 2"
     )
-    on_links.add_argument("--ranks", type=values.count, help="number of ranks on all hosts; default: one per host")
-    on_links.add_argument("--rate", type=values.rate, default="2gbit", help="rate of each host's link; default: 2gbit")
-    on_links.add_argument(
+    parser.add_argument("--ranks", type=values.count, help="number of ranks on all hosts; default: one per host")
+    parser.add_argument("--rate", type=values.rate, default="2gbit", help="rate of each host's link; default: 2gbit")
+    parser.add_argument(
         "--burst",
         type=values.count,
         metavar="BYTES",
         default=links.BURST,
         help=f"size of a link's token bucket: an idle link passes this many bytes at once; default: {links.BURST}",
     )
-    on_links.add_argument(
+    parser.add_argument(
         "--slow",
         type=values.slow_rank,
         nargs="+",
@@ -216,93 +267,76 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="slow these ranks down: each keeps only the given share of its core, 0.05 to 1",
     )
-    on_links.add_argument(
+    parser.add_argument(
         "--speeds",
         type=values.speed,
         nargs="+",
         metavar="SPEED",
         help="one speed per rank: the fastest ranks keep their cores, the others a share in proportion to their speeds",
     )
-    on_links.add_argument(
+    parser.add_argument(
         "--deadline",
         type=values.seconds,
         metavar="S",
         help="seconds after which the command is ended; default: no limit",
     )
 
-    bench.add_commands(add)
-    _add_cache_commands(
-        add("cache", None, "show or clear the settings that plans have kept for later plans", "overlap cache show")
-    )
-    scale.add_commands(
-        add(
-            "scale",
-            None,
-            "measure strong scaling, here or on a cluster, and draw it",
-            "overlap scale run operation --ranks 1 2 4",
-        )
-    )
 
-    drawn = add(
-        "trace", _trace, "sum up and draw a timeline", "overlap trace timeline.json --png timeline.png", one_rank=True
-    )
-    drawn.add_argument(
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap trace`."""
+    parser.set_defaults(run=_trace, one_rank=True)
+    parser.add_argument(
         "file", metavar="FILE.json", help="timeline, written by `timeline.write_chrome` or `overlap demo`"
     )
-    drawn.add_argument(
+    parser.add_argument(
         "--png", metavar="OUT", type=values.output, help="draw the timeline to this file; its suffix chooses the format"
     )
-    drawn.add_argument("--title", default="", help="title of the picture")
+    parser.add_argument("--title", default="", help="title of the picture")
 
-    guess = add(
-        "predict",
-        _predict,
-        "print the timing model's prediction for given, measured or simulated times",
-        "overlap predict --compute-s 1.2 --communication-s 0.8 --workers 16 --slices 256",
-        "overlap predict report.json",
-        "overlap predict --workload operation --machine here.toml --ranks 4 16 64 --workers 16",
-        one_rank=True,
-    )
-    guess.add_argument(
+
+def add_predict(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap predict`."""
+    from ..timing.simulate import WORKLOADS
+
+    parser.set_defaults(run=_predict, one_rank=True)
+    parser.add_argument(
         "report", nargs="?", metavar="REPORT.json", help="report of `overlap bench`, `demo` or `scale run`"
     )
-    guess.add_argument("--compute-s", type=float, metavar="C", help="time of computing alone, in seconds")
-    guess.add_argument("--communication-s", type=float, metavar="T", help="time of communicating alone, in seconds")
-    guess.add_argument(
+    parser.add_argument("--compute-s", type=float, metavar="C", help="time of computing alone, in seconds")
+    parser.add_argument("--communication-s", type=float, metavar="T", help="time of communicating alone, in seconds")
+    parser.add_argument(
         "--workers", type=values.count, default=1, metavar="N", help="worker threads per rank; default: 1"
     )
-    guess.add_argument(
+    parser.add_argument(
         "--slices",
         type=values.count,
         metavar="S",
         help="number of slices; with --compute-s, count the pipeline's fill and drain for them",
     )
-    guess.add_argument("--workload", choices=WORKLOADS, help="simulate this workload on the machine of --machine")
-    guess.add_argument(
+    parser.add_argument("--workload", choices=WORKLOADS, help="simulate this workload on the machine of --machine")
+    parser.add_argument(
         "--machine",
         metavar="FILE.toml",
         help="description of a machine, written by `overlap info --measure` or by hand",
     )
-    guess.add_argument(
+    parser.add_argument(
         "--shape", nargs=2, type=values.count, metavar=("NY", "NX"), help="size of a plane; default: 512 512"
     )
-    guess.add_argument(
+    parser.add_argument(
         "--dtype", type=options.dtype, help="data type in real space; default: c16, or f8 for the operation"
     )
-    guess.add_argument(
+    parser.add_argument(
         "--ranks",
         nargs="+",
         type=values.count,
         help="number of ranks, or several numbers for strong scaling; default: 2",
     )
-    guess.add_argument("--wait", choices=("off", "block", "poll"), help="how the communicator waits; default: poll")
-    guess.add_argument("--depth", type=values.count, help="number of slices in flight; default: 16")
-    guess.add_argument("--in-flight", type=values.count, help="largest number of exchanges in flight")
-    guess.add_argument("--chunk", type=values.count, help="number of slices per message; default: the fastest")
-    guess.add_argument("--json", metavar="FILE", type=values.output, help="write the table to this file")
-    guess.add_argument("--png", metavar="FILE", type=values.output, help="draw the table to this file")
-    advise.add_arguments(add("advise", None, advise.WORDS, *advise.EXAMPLES))  # `overlap.__main__` runs it
-    return parser
+    parser.add_argument("--wait", choices=("off", "block", "poll"), help="how the communicator waits; default: poll")
+    parser.add_argument("--depth", type=values.count, help="number of slices in flight; default: 16")
+    parser.add_argument("--in-flight", type=values.count, help="largest number of exchanges in flight")
+    parser.add_argument("--chunk", type=values.count, help="number of slices per message; default: the fastest")
+    parser.add_argument("--json", metavar="FILE", type=values.output, help="write the table to this file")
+    parser.add_argument("--png", metavar="FILE", type=values.output, help="draw the table to this file")
 
 
 # --- the commands ---------------------------------------------------------------------------------
@@ -326,7 +360,7 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}"))
     if facts is not None:
         rows.append(("FFTW", facts["fftw_library"]))
-        if newer := newer_on_system(facts["fftw"]):
+        if newer := facts["newer_fftw"]:
             rows.append(("newer FFTW", f"{newer}; OVERLAP_FFTW={newer.rpartition(' ')[2]} in the environment uses it"))
         rows.append(("MPI", f"{facts['library']} (standard {facts['standard']})"))
         rows.append(("thread level", facts["thread_level"] + _THREAD_LEVEL_NOTE))
@@ -393,6 +427,8 @@ def _links(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _trace(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    from . import timeline
+
     spans = timeline.read_chrome(given.file)
     print("milliseconds\nrank       wall  computing  communicating  both at once   waits")
     for row in timeline.summary(spans):
@@ -410,6 +446,8 @@ def _trace(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    from .predict import closed_forms, draw_forms, form_values, write_forms
+
     if given.workload is not None:
         _simulate(given, parser)
         return
@@ -450,6 +488,9 @@ def _predict(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 
 def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    from ..timing.simulate import WORKLOADS, Machine, Workload
+    from .predict import draw, strong_scaling, table, write_json
+
     if given.machine is None or given.report is not None:
         parser.error("--workload: expected --machine, and no report")
     if given.png:

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands take. Imports plans only where an argument of theirs is added."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from textwrap import fill
 from typing import Any, Protocol
 
-from ..arrays.exchange import EXCHANGES
-from ..fft.arguments import ORDERS, dtype_problem
 from . import launch, values
 
 HELP_WIDTH = 78
@@ -48,6 +46,8 @@ def adder(commands: Any) -> Add:
 
 def dtype(text: str) -> str:
     """Check the name of a data type of real space; return it as text."""
+    from ..fft.arguments import dtype_problem
+
     if problem := dtype_problem(text):
         raise argparse.ArgumentTypeError(problem)
     return text
@@ -85,6 +85,8 @@ def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 
 def add_layout(parser: argparse._ActionsContainer) -> None:
     """Add ``--order``, ``--grid`` and ``--kinds``."""
+    from ..fft.arguments import ORDERS
+
     parser.add_argument(
         "--order", choices=ORDERS, default="natural", help="order of the spectrum's axes; default: natural"
     )
@@ -105,6 +107,8 @@ def add_layout(parser: argparse._ActionsContainer) -> None:
 
 def add_exchange(parser: argparse._ActionsContainer) -> None:
     """Add ``--exchange``."""
+    from ..arrays.exchange import EXCHANGES
+
     parser.add_argument(
         "--exchange", choices=EXCHANGES[1:], help="send doubles as singles; default: do not convert numbers"
     )

@@ -109,6 +109,19 @@ def test_version(capsys):
     assert overlap.__version__ == metadata.version("overlap-mpi")
 
 
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["info", "--help"], ["links", "--help"], ["trace", "--help"]]
+)
+def test_what_needs_no_plan_imports_neither_numba_nor_mpi(argv):
+    program = (
+        "import atexit, sys\nfrom overlap.__main__ import main\n"
+        f"sys.argv[1:] = {argv}\n"
+        "atexit.register(lambda: print({'numba', 'mpi4py.MPI', 'scipy', 'overlap.fft'} & {*sys.modules}))\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("set()", "")
+
+
 def test_every_option_has_a_help_text():
     def without(parser, path=""):
         for action in parser._actions:

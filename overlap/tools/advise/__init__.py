@@ -11,3 +11,9 @@ Lowest first:
     commands    arguments of the command; running the program, with the recording communicators in place of mpi4py's
                 own, to its end on all ranks
 """
+
+WORDS = "run an mpi4py program as it is; report where it waits in MPI, and what hiding could gain"
+EXAMPLES = (
+    "mpiexec -n 4 overlap advise program.py ARGS",
+    "mpiexec -n 4 overlap advise --slices 16 --json advice.json -m package.module ARGS",
+)

@@ -25,6 +25,7 @@ from typing import Any
 from ...ranks.clocks import clock_offset
 from .. import values
 from ..launch import launched_rank
+from . import EXAMPLES, WORDS
 from .calls import Classes
 from .recorder import Recorder, like
 from .records import RankRecord
@@ -285,16 +286,11 @@ def _own(traceback: TracebackType | None) -> TracebackType | None:
     return shown[0] if shown else None
 
 
-WORDS = "run an mpi4py program as it is; report where it waits in MPI, and what hiding could gain"
-EXAMPLES = (
-    "mpiexec -n 4 overlap advise program.py ARGS",
-    "mpiexec -n 4 overlap advise --slices 16 --json advice.json -m package.module ARGS",
-)
 CALLS = 300_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def add_advise(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap advise`."""
     parser.add_argument(
         "--slices",
         type=values.count,
@@ -345,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="\n  ".join(["examples:", *EXAMPLES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_arguments(parser)
+    add_advise(parser)
     given = parser.parse_args(argv)
     program = given.module or given.program
     if not program:

@@ -83,23 +83,15 @@ WIDTH = 110  # of what `overlap tune` prints, in characters
 TUNABLE = {name: JOBS[name] for name in ("fft2", "operation", "fft3")}
 
 
-def add_commands(add: options.Add) -> None:
-    """Add the commands to the parser of `overlap`."""
-    measured = add(
-        "bench",
-        _bench,
-        "measure one job in every way to wait, beside the model and other programs",
-        "overlap bench operation --link 2gbit",
-        "overlap bench fft3 --shape 256 256 256 --link 4gbit --json fft3.json",
-        "overlap bench fft3 --dtype f8 --kinds dct2 c2c r2c",
-        "overlap bench cg --matrix elastic --shape 32 32 32 --workers 2",
-    )
-    size = measured.add_argument_group("the job")
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap bench`."""
+    parser.set_defaults(run=_bench)
+    size = parser.add_argument_group("the job")
     options.add_workload(size, JOBS | SOLVERS)
     options.add_size(size)
     options.add_workers(size)
     _add_ranks(size)
-    ffts = measured.add_argument_group(f"for {', '.join(JOBS)}")
+    ffts = parser.add_argument_group(f"for {', '.join(JOBS)}")
     ffts.add_argument(
         "--wait", choices=MODES, default="auto", help="way to wait of the column auto; default: the plan chooses"
     )
@@ -118,7 +110,7 @@ def add_commands(add: options.Add) -> None:
     ffts.add_argument(
         "--reference", action="store_true", help="time a C + OpenMP program in the same rounds; needs a checkout"
     )
-    solvers = measured.add_argument_group(f"for {', '.join(SOLVERS)}")
+    solvers = parser.add_argument_group(f"for {', '.join(SOLVERS)}")
     solvers.add_argument(
         "--matrix",
         choices=MATRICES,
@@ -133,61 +125,61 @@ def add_commands(add: options.Add) -> None:
         metavar="S",
         help="also measure iterations of cg in which each sum over all ranks takes this many seconds longer",
     )
-    how = measured.add_argument_group("links and measurement")
+    how = parser.add_argument_group("links and measurement")
     options.add_link(how)
     options.add_limits(how)
     how.add_argument("--rounds", type=values.count, help="number of rounds; default: 9, or 3 for fft3, 7 for nonlinear")
     how.add_argument("--json", metavar="FILE", type=values.output, help="write the report to this file")
 
-    tuned = add(
-        "tune",
-        _tune,
-        "search for the fastest settings of a job and keep them in a file",
-        "overlap tune operation --link 2gbit --file tuning.json --budget 30",
-        "overlap tune fft2 --shape 256 256 --slices 128 --balance",
-    )
-    tuned.add_argument(
+
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap tune`."""
+    parser.set_defaults(run=_tune)
+    parser.add_argument(
         "--budget", type=values.seconds, default=30.0, metavar="S", help="seconds to search; default: 30"
     )
-    tuned.add_argument(
+    parser.add_argument(
         "--file",
         metavar="FILE",
         type=values.output,
         help=f"the tuning file; default: what OVERLAP_TUNING names, else {DEFAULT_FILE}",
     )
-    tuned.add_argument("--balance", action="store_true", help="first find shares in proportion to the ranks' speeds")
-    options.add_workload(tuned, TUNABLE)
-    options.add_exchange(tuned)
-    options.add_link(tuned)
+    parser.add_argument("--balance", action="store_true", help="first find shares in proportion to the ranks' speeds")
+    options.add_workload(parser, TUNABLE)
+    options.add_exchange(parser)
+    options.add_link(parser)
+    _add_case(parser)
 
-    shown = add(
-        "demo",
-        _demo,
-        "show on this machine how communication is hidden",
-        "overlap demo",
-        "overlap demo --full --out report",
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `overlap demo`."""
+    parser.set_defaults(run=_demo)
+    parser.add_argument(
+        "--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report"
     )
-    shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
-    shown.add_argument(
+    parser.add_argument(
         "--full",
         action="store_true",
         help="measure more planes in all ways to wait, and on links on which communicating takes as long as computing; "
         "takes some minutes",
     )
-    shown.add_argument(
+    parser.add_argument(
         "--rates",
         nargs="*",
         type=values.rate,
         default=["2gbit", "4gbit"],
         help="rates of the shaped links; without a rate: shared memory alone",
     )
-    shown.add_argument("--rounds", type=values.count, default=5, help="number of rounds; default: 5")
+    parser.add_argument("--rounds", type=values.count, default=5, help="number of rounds; default: 5")
+    _add_case(parser)
 
-    for command in (tuned, shown):
-        options.add_size(command)
-        options.add_limits(command)
-        options.add_workers(command)
-        _add_ranks(command)
+
+def _add_case(parser: argparse._ActionsContainer) -> None:
+    """Add what `overlap tune` and `overlap demo` take."""
+    options.add_size(parser)
+    options.add_limits(parser)
+    options.add_workers(parser)
+    _add_ranks(parser)
 
 
 def _add_ranks(parser: argparse._ActionsContainer) -> None:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from ...errors import InputError
 from ...fft import FFT2, FFT3
 from ...fft.engine.fftw import fftw_described, fftw_version
+from ...fft.engine.library import newer_on_system
 from ...fft.plan import Balance
 from ...ranks.exclusive import thread_level
 from ...ranks.losses import tolerates
@@ -99,7 +100,7 @@ def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
 
 
 def _environment(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    emit({"environment": environment(comm)})
+    emit({"environment": environment(comm) | {"newer_fftw": newer_on_system(fftw_version())}})
 
 
 def _machine(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import files
 from .. import launch, links
-from . import rank, report, table
-from .cases import Case
-from .record import Record, warnings
+from . import report
+
+if TYPE_CHECKING:
+    from .cases import Case
+    from .record import Record
 
 EXTRA = "pip install 'overlap-mpi[demo]'"
 
@@ -57,6 +59,8 @@ def run_spec(
     """
     spec = dict(spec, ranks=ranks, deadline_s=deadline_s)
     if launch.under_mpi():
+        from . import rank  # which needs MPI
+
         rank.run(spec, on_event)
         return
     # -P: do not import a folder named overlap in the current directory.
@@ -206,6 +210,9 @@ class Session:
 
     def print(self) -> None:
         """Print the table, the warnings and the notes."""
+        from . import table
+        from .record import warnings
+
         console = table.console(int(os.environ.get("COLUMNS", 100)))
         console.print(table.heading(self.report["cases"]), markup=False)
         for part in table.tables(self.report["cases"], console.width):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .jobs import JOBS
-from .record import Record
+if TYPE_CHECKING:
+    from .record import Record
 
 
 def milliseconds(record: Record, key: str) -> str:
@@ -106,6 +106,8 @@ def title(record: Record) -> str:
 
 def work(record: Record) -> str:
     """Describe the work of all ranks together in words."""
+    from .jobs import JOBS  # imports MPI and plans
+
     job, count = JOBS[record["workload"]], record["slices"]
     order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
     exchange = f", exchanged as {record['exchange']}" if record.get("exchange") else ""

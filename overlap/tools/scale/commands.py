@@ -106,7 +106,7 @@ def scheduler_job(environ: Mapping[str, str] = os.environ) -> dict[str, str] | N
 SCALED = {name: SOLVERS[name] for name in solver_scaling.MAIN}
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
+def add_scale(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `overlap scale`."""
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
