@@ -30,6 +30,28 @@ for operation in ("ALLREDUCE", "BARRIER", "BCAST", "REDUCE"):
     os.environ[f"MPIR_CVAR_{operation}_POSIX_INTRA_ALGORITHM"] = "mpir"
 
 
+MOST_WORKERS = 8  # each of which keeps ranks of its own, up to `launchers.MOST_RANKS`
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """How many files ``-n auto`` takes at a time."""
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A worker runs whole files, so ranks and modules serve many tests; it takes the short files of tests/unit last.
+
+    By itself pytest-xdist begins with the files of many tests, and keeps those of few long ones, for which all workers
+    but one wait in the end.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
 def pytest_generate_tests(metafunc):
     """A test with the mark `on_ranks` takes place once for each of the ranks that the mark names."""
     mark = metafunc.definition.get_closest_marker("on_ranks")
