@@ -20,12 +20,7 @@ from .topology import is_communicator, is_freed, same_ranks
 
 
 class CheckedArray(np.ndarray):
-    """The base of `DistArray`: a local part that knows its place in the global array.
-
-    Attributes
-    ----------
-    comm : mpi4py.MPI.Comm or None
-    """
+    """The base of `DistArray`: a local part that knows its place in the global array."""
 
     comm: Any = None
     _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
@@ -107,13 +102,8 @@ def any_checked(values: Any) -> bool:
 
 
 def together(arrays: Iterable[Any]) -> tuple[Any, Distribution | None]:
-    """Return communicator and distribution of element-wise arithmetic of those arrays that are distributed.
-
-    Raises
-    ------
-    InputError
-        They are not distributed alike over the same ranks.
-    """
+    """Return communicator and distribution of element-wise arithmetic of those arrays that are distributed; raise an
+    `InputError` if they are not distributed alike over the same ranks."""
     comm: Any = None
     where: Distribution | None = None
     for array in filter(is_checked, arrays):

@@ -28,20 +28,9 @@ Pieces = Sequence[Sequence[np.ndarray]]
 class Crossing:
     """Describes which parts of an array one rank sends, and where it stores those that it receives.
 
-    Arrays may have an additional first axis, which the boxes do not have: its *entries* are sent together.
-
-    Parameters
-    ----------
-    sent, received : sequence of sequence of tuple of slice
-        For each rank, boxes of the local array before the exchange, and of that after it, in the order in which they
-        are sent.
-    rank : int
-        This rank. Pieces that it sends to itself are only copied.
-
-    Attributes
-    ----------
-    sizes : (int, int)
-        Numbers of elements of the two buffers, for one entry.
+    For each rank there are boxes of the local array before the exchange (`sent`), and of that after it (`received`), in
+    the order in which they are sent. Pieces that this rank sends to itself are only copied. Arrays may have an
+    additional first axis, which the boxes do not have: its *entries* are sent together.
     """
 
     def __init__(self, sent: Sequence[Sequence[Box]], received: Sequence[Sequence[Box]], rank: int) -> None:
@@ -51,7 +40,7 @@ class Crossing:
         send_counts[rank] = receive_counts[rank] = 0
         self._kept = whole - kept
         self._tables: dict[Any, CopyTable] = {}
-        self.sizes = sum(send_counts), whole
+        self.sizes = sum(send_counts), whole  # numbers of elements of the two buffers, for one entry
 
     @classmethod
     def between(cls, everyone: Sequence[tuple[Box, Box]], rank: int) -> Crossing:
@@ -82,12 +71,8 @@ class Crossing:
     ) -> None:
         """Copy the pieces that are sent into the send buffer, and those that are kept to the end of the receive buffer.
 
-        If the buffers have singles, doubles are converted.
-
-        Raises
-        ------
-        InputError
-            A finite number is too large for a single; `overflow` records this.
+        If the buffers have singles, doubles are converted; an `InputError` says that a finite number is too large for a
+        single, which `overflow` records.
         """
         source = _aligned(source)
         _execute(self.packing(source, send.dtype, entries, overflow), [source], [send, receive])

@@ -116,13 +116,9 @@ class Distribution:
     def takes_at(self, index: Any, other: Distribution | None) -> bool:
         """Return whether ``array[index] = values`` means the same on all ranks.
 
-        Parameters
-        ----------
-        index
-            As for numpy, with the `Distribution` of a mask instead of a mask that is distributed.
-        other : Distribution or None
-            That of the values; None: they are not distributed. Where a rank selects positions of its local part, only
-            values of length 1 mean the same on all ranks; with index arrays this holds for all axes.
+        The index has the `Distribution` of a mask instead of a mask that is distributed; `other` is that of the values,
+        None if they are not distributed. Where a rank selects positions of its local part, only values of length 1 mean
+        the same on all ranks; with index arrays this holds for all axes.
         """
         own, arrays = self._entries(), False
         entries: list[_Entry | None] = []
@@ -275,28 +271,10 @@ class Placed(Protocol):
 def part_of(
     index: Sequence[int | slice], global_shape: Sequence[int], local_slice: Sequence[slice]
 ) -> tuple[list[int], tuple[int | slice, ...], tuple[slice, ...]]:
-    """Find the part of ``array[index]`` of the global array that one rank holds.
+    """Find the part of ``array[index]`` of the global array that one rank holds; the index has global positions.
 
-    Parameters
-    ----------
-    index : sequence of int and slice
-        One per axis of the global array, in global positions.
-    global_shape : sequence of int
-    local_slice : sequence of slice
-        Place of the rank's part.
-
-    Returns
-    -------
-    shape : list of int
-        Shape of ``array[index]``.
-    held : tuple of int and slice
-        The index of what the rank holds of it in the local part.
-    place : tuple of slice
-        Its place in ``array[index]``.
-
-    Raises
-    ------
-    IndexError
+    Return the shape of ``array[index]``, the index of what the rank holds of it in the local part, and the place of
+    that in ``array[index]``. An `IndexError` says that the index is outside of the array.
     """
     shape: list[int] = []
     held: list[int | slice] = []

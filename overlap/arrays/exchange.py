@@ -57,13 +57,8 @@ def travelling(exchange: str | None) -> str:
 
 
 def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
-    """Return an array's numbers, rounded as if they had been sent.
-
-    Raises
-    ------
-    InputError
-        A finite number is too large.
-    """
+    """Return an array's numbers, rounded as if they had been sent; raise an `InputError` if a finite one is too
+    large."""
     with np.errstate(over="ignore"):
         sent = array.astype(dtype_sent(array.dtype, exchange), copy=False)
     if exchange is not None and any(
@@ -74,25 +69,14 @@ def rounded(array: np.ndarray, exchange: str | None) -> np.ndarray:
 
 
 class Overflow:
-    """Records whether a conversion to singles has met a finite number that is too large.
-
-    Attributes
-    ----------
-    address : int
-        The address of the word that compiled code sets.
-    """
+    """Records whether a conversion to singles has met a finite number that is too large."""
 
     def __init__(self) -> None:
-        self._word = np.zeros(1, np.int64)
+        self._word = np.zeros(1, np.int64)  # compiled code sets it
         self.address = address_of(self._word)
 
     def check(self) -> None:
-        """Raise an error on this rank, once, if a number was too large.
-
-        Raises
-        ------
-        InputError
-        """
+        """Raise an `InputError` on this rank, once, if a number was too large."""
         if self._word[0]:
             self._word[0] = 0
             raise too_large()

@@ -28,13 +28,7 @@ Axes = Mapping[str, np.ndarray | range]
 
 
 def hdf5() -> Any:
-    """Import h5py.
-
-    Raises
-    ------
-    InputError
-        h5py is not installed.
-    """
+    """Import h5py; raise an `InputError` if it is not installed."""
     try:
         import h5py
     except ImportError:
@@ -48,12 +42,7 @@ def hdf5() -> Any:
 def axes_of(
     global_shape: Sequence[int], name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
 ) -> Axes:
-    """Return names and coordinates of all axes; see `DistArray.save`.
-
-    Raises
-    ------
-    InputError
-    """
+    """Return names and coordinates of all axes; see `DistArray.save`."""
     count = len(global_shape)
     names = [f"axis_{axis}" for axis in range(count)] if dims is None else list(dims)
     if not _is_name(name):

@@ -35,29 +35,17 @@ class AxisSwap:
 
 @dataclass(frozen=True)
 class Layout:
-    """Describes which axis is split over which dimension of a grid.
+    """Describes which axis is split over which dimension of a grid."""
 
-    Attributes
-    ----------
-    splits : tuple of (int or None)
-        For every axis of the array: a dimension of the grid, or None if the axis is not split.
-    grid : tuple of int
-        Size of every dimension.
-    weights : tuple of numbers or None
-        One per rank: shares are in proportion to the weights; None: even shares. On a grid of several dimensions the
-        weight of a coordinate is the sum of its ranks' weights, and a rank's share is the product of those along the
-        dimensions.
-    multiples : tuple of int
-        For every axis a number; every share begins at a multiple of it. Empty: 1 for all axes.
-    shares : tuple
-        Pairs: an axis and a dimension, and how many indices of it each coordinate has. They go before the weights, and
-        are weights where the axis has another length.
-    """
-
-    splits: tuple[int | None, ...]
-    grid: tuple[int, ...]
+    splits: tuple[int | None, ...]  # for every axis of the array a dimension of the grid, or None: it is not split
+    grid: tuple[int, ...]  # size of every dimension
+    # One per rank: shares are in proportion to the weights; None: even shares. On a grid of several dimensions the
+    # weight of a coordinate is the sum of its ranks' weights, and a rank's share is the product of those along the
+    # dimensions.
     weights: Weights = None
-    multiples: tuple[int, ...] = ()
+    multiples: tuple[int, ...] = ()  # for every axis a number, at a multiple of which shares begin; empty: 1 for all
+    # Pairs: an axis and a dimension, and how many indices of it each coordinate has. They go before the weights, and
+    # are weights where the axis has another length.
     shares: tuple[tuple[tuple[int, int], tuple[int, ...]], ...] = ()
 
     @property
@@ -132,57 +120,33 @@ def offset(box: Box, shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class MessageBoxes:
-    """What one exchange of a few units moves, in this rank's local index ranges.
-
-    Attributes
-    ----------
-    sent, received : list of tuple of slice
-        For every rank of the dimension a box of the array before, and of the array after.
-    """
+    """What one exchange of a few units moves, in this rank's local index ranges: for every rank of the dimension a box
+    of the array before, and of the array after."""
 
     sent: list[Box]
     received: list[Box]
 
 
 class TransposeBlocks:
-    """The geometry of an exchange, seen from one rank.
+    """The geometry of an exchange, seen from one rank."""
 
-    Parameters
-    ----------
-    before : Layout
-    transpose : AxisSwap or None
-        None: nothing is exchanged, the array is only cut into units.
-    shape : tuple of int
-        Global shape at the exchange.
-    coordinates : tuple of int
-        This rank's.
-    along : int
-        The axis that is cut into units: neither split over the same dimension after the exchange,
-        nor, unless it is the joined one, before it.
-    units : int or None
-        How many; None: one per index of the longest part, were the shares even.
-
-    Attributes
-    ----------
-    before, after : tuple of int
-        Local shapes.
-    size, rank : int
-        Size of the communicator along the dimension, and this rank in it.
-    dimension : int or None
-    """
+    size: int  # of the communicator along the dimension
+    rank: int  # this rank in it
 
     def __init__(
         self,
         before: Layout,
-        transpose: AxisSwap | None,
-        shape: tuple[int, ...],
-        coordinates: tuple[int, ...],
+        transpose: AxisSwap | None,  # None: nothing is exchanged, the array is only cut into units
+        shape: tuple[int, ...],  # global, at the exchange
+        coordinates: tuple[int, ...],  # this rank's
+        # The axis that is cut into units: neither split over the same dimension after the exchange, nor, unless it is
+        # the joined one, before it.
         along: int,
-        units: int | None = None,
+        units: int | None = None,  # how many; None: one per index of the longest part, were the shares even
     ) -> None:
         after = before if transpose is None else before.transposed(transpose)
         self.transpose, self.along = transpose, along
-        self.before = before.local_shape(shape, coordinates)
+        self.before = before.local_shape(shape, coordinates)  # a local shape, as `after`
         self.after = after.local_shape(shape, coordinates)
         dimension: Any = None if transpose is None else before.splits[transpose.joined]
         self.dimension: int | None = dimension
@@ -229,20 +193,7 @@ class LateBlocks:
     """What a transpose still has to exchange after its first units.
 
     Now cut along the axis that it splits, into the receivers' units: what is received of one is all
-    that was missing there.
-
-    Parameters
-    ----------
-    blocks : TransposeBlocks
-    done : int
-        Units that need no exchange any more.
-    units : int
-        How many there shall be along the split axis, at most.
-
-    Attributes
-    ----------
-    before : tuple of int
-        Shape of what remains of the rank's local array before.
+    that was missing there. `done` units need no exchange any more; there shall be at most `units` along the split axis.
     """
 
     def __init__(self, blocks: TransposeBlocks, done: int, units: int) -> None:
@@ -257,7 +208,7 @@ class LateBlocks:
         self._ranges = [block(length, self.units) for length in lengths]
         shape = list(blocks.before)
         shape[blocks.along] = length_of(self._left[blocks.rank])
-        self.before = tuple(shape)
+        self.before = tuple(shape)  # of what remains of the rank's local array before
 
     def unit(self, number: int) -> slice:
         """Return the local range, along the axis that is split, of one unit of this rank."""

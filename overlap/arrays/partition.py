@@ -13,13 +13,8 @@ Segments = list[tuple[slice, slice]]
 def block(length: int, parts: int, weights: Weights = None) -> list[slice]:
     """Split ``range(length)`` into `parts` contiguous slices, evenly or in proportion to weights.
 
-    Without weights the first slices get one index more, as in mpi4py-fft. Slices may be empty.
-
-    Parameters
-    ----------
-    length, parts : int
-    weights : tuple of numbers, optional
-        One for each part; `shares` has the rule.
+    Weights are those of `shares`. Without them the first slices get one index more, as in mpi4py-fft.
+    Slices may be empty.
     """
     if weights is None:
         each, more = divmod(length, parts)
@@ -42,19 +37,10 @@ def length_of(part: slice) -> int:
 def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
     """Return the places of a grid's Fourier modes on a finer (or the same) grid.
 
-    Parameters
-    ----------
-    resolved, padded : int
-        Points of the two grids in real space, ``padded >= resolved``.
-    half : bool
-        The axis holds only modes ``0 .. n // 2``, as after a real-to-complex transform.
-
-    Returns
-    -------
-    list of (slice, slice)
-        Pairs of index ranges, resolved and padded, that hold the same modes, in ascending order.
-        On a finer grid the Nyquist mode of an even `resolved` is left out: it has no partner, so it cannot represent a
-        real field's pair of modes.
+    The grids have so many points in real space; with `half` the axis holds only modes ``0 .. n // 2``, as after a
+    real-to-complex transform. The result is pairs of index ranges, resolved and padded, that hold the same modes, in
+    ascending order. On a finer grid the Nyquist mode of an even `resolved` is left out: it has no partner, so it cannot
+    represent a real field's pair of modes.
     """
     if padded == resolved:
         stop = resolved // 2 + 1 if half else resolved
@@ -81,15 +67,7 @@ def complement(segments: Sequence[slice], length: int) -> list[slice]:
 
 
 def intersect(part: slice, segments: Segments) -> Segments:
-    """Restrict pairs of ranges to `part` of the first range, relative to its start.
-
-    Parameters
-    ----------
-    part : slice
-        A part of the resolved index range, for instance that of one rank.
-    segments : list of (slice, slice)
-        As from `mode_segments`.
-    """
+    """Restrict pairs of ranges, as from `mode_segments`, to `part` of the first range, relative to its start."""
     pairs = []
     for resolved, padded in segments:
         start, stop = max(part.start, resolved.start), min(part.stop, resolved.stop)

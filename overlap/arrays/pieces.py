@@ -47,22 +47,11 @@ def holders(everyone: Sequence[Box | None], first: int = 0) -> list[Box | None]:
 
 @contextmanager
 def pieces_on(root: int, comm: Any, local: np.ndarray, place: Sequence[slice]) -> Iterator[Any]:
-    """Send every rank's part to rank `root`, one piece after the other (collective).
+    """Send every rank's part, which may be empty and has a place in the global array, to rank `root`, one piece after
+    the other (collective).
 
-    Parameters
-    ----------
-    root : int
-    comm : mpi4py.MPI.Comm
-    local : ndarray
-        This rank's part; it may be empty.
-    place : sequence of slice
-        Place of this part in the global array.
-
-    Yields
-    ------
-    iterator of (tuple of slice, ndarray), or None
-        Places and values on `root`, until the next ones are asked for; None on other ranks. The iterator need not be
-        exhausted: when the block ends, even by an exception, all messages have been received.
+    An iterator yields places and values on `root`, which stay until the next ones are asked for; other ranks get None.
+    The iterator need not be exhausted: when the block ends, even by an exception, all messages have been received.
     """
     parts = holders(comm.allgather(tuple(place) if local.size else None), root)
     if comm.rank != root:

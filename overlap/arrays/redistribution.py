@@ -95,16 +95,8 @@ def redistribute(
     exchange: str | None,
     shares: Mapping[int, Sequence[int]] | None,
 ) -> tuple[np.ndarray, Any, Distribution]:
-    """Split a global array in another way (collective); see `DistArray.redistribute`.
-
-    Returns
-    -------
-    local : ndarray
-        The new local part.
-    comm : mpi4py.MPI.Comm
-    where : Distribution
-        Its place.
-    """
+    """Split a global array in another way (collective), see `DistArray.redistribute`; return the new local part, the
+    communicator and the part's place."""
     with array_section(comm, "redistribute", where) as agreed:
         refuse_objects(local.dtype)
         if problem := exchange_problem(exchange, local.dtype):
@@ -126,14 +118,8 @@ def split_as(
     weights: Sequence[Any] | None = None,
     shares: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[Distribution, dict[str, Any]]:
-    """Return the distribution that the user's arguments describe, and the values that must be the same on all ranks
-    (local).
-
-    Raises
-    ------
-    InputError
-        On this rank: the arguments do not fit the array.
-    """
+    """Return the distribution that the user's arguments describe, and the values that must be the same on all ranks;
+    raise an `InputError` on this rank if the arguments do not fit the array."""
     if isinstance(axes, Placed):
         return _place_of(axes, comm, where), {}
     chosen, sizes = _grid(axes, grid, comm.size, len(where.global_shape))

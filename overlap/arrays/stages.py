@@ -15,24 +15,12 @@ Route = list[Any]
 @dataclass(frozen=True)
 class StageAxes:
     """Describes a stage: one exchange, cut into units along an axis, with the axes that are transformed unit by unit
-    before and after it.
+    before and after it."""
 
-    Attributes
-    ----------
-    first : tuple of int
-        Axes transformed before the exchange, in order.
-    transpose : AxisSwap or None
-        None: the stage ends in the rank's own memory.
-    then : tuple of int
-        Axes transformed after the exchange, in order.
-    along : int
-        The axis that is cut; it is transformed neither before nor after the exchange.
-    """
-
-    first: tuple[int, ...]
-    transpose: AxisSwap | None
-    then: tuple[int, ...]
-    along: int
+    first: tuple[int, ...]  # axes transformed before the exchange, in order
+    transpose: AxisSwap | None  # None: the stage ends in the rank's own memory
+    then: tuple[int, ...]  # axes transformed after the exchange, in order
+    along: int  # the axis that is cut; it is transformed neither before nor after the exchange
 
     def in_words(self, names: Sequence[str]) -> str:
         """Describe the operations of the stage in order, with the names of their axes."""
@@ -56,30 +44,17 @@ def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
 
 
 def stages(
-    route: Route, axes: Sequence[int], last: int | None = None, in_place: bool = False
+    route: Route,  # all axes of a group are whole at that point; None ends a stage without an exchange
+    # The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed: stages that are cut
+    # along it alone leave nothing to be done when they are complete.
+    axes: Sequence[int],
+    last: int | None = None,  # the axis that is transformed last: for a real result, the half axis
+    # The best axis to cut along may wait until the last stage is complete, if that joins it and nothing else is left
+    # but `last`: without that, it is transformed where it is.
+    in_place: bool = False,
 ) -> tuple[list[StageAxes], tuple[int, ...]]:
-    """Split a route through exchanges into stages.
-
-    Parameters
-    ----------
-    route : list
-        Groups of axes (tuples) to transform, with an `AxisSwap` or None between any two groups. All axes of a group are
-        whole at that point. None ends a stage without an exchange.
-    axes : sequence of int
-        The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed: stages
-        that are cut along it alone leave nothing to be done when they are complete.
-    last : int, optional
-        The axis that is transformed last: for a real result, the half axis.
-    in_place : bool
-        The best axis to cut along may wait until the last stage is complete, if that joins it and
-        nothing else is left but `last`: without that, it is transformed where it is.
-
-    Returns
-    -------
-    stages : list of StageAxes
-    rest : tuple of int
-        Axes that remain to be transformed when the last stage is complete.
-    """
+    """Split a route through exchanges into stages; return them, and the axes that remain to be transformed when the
+    last one is complete."""
     transposes = []
     pending = route[0]
     for link, group in zip(route[1::2], route[2::2]):
@@ -104,13 +79,8 @@ def stages(
 def for_stages(route: Route, real: int | None, forward: bool) -> Route:
     """Return the route in one direction, divided such that each stage can be cut along some axis.
 
-    Parameters
-    ----------
-    route : list
-    real : int or None
-        The axis of a real-to-complex transform. In the forward direction only cosine and sine transforms may precede
-        it.
-    forward : bool
+    `real` is the axis of a real-to-complex transform. In the forward direction only cosine and sine transforms may
+    precede it.
     """
     if len(route) == 1:
         *first, last = route[0]

@@ -42,20 +42,9 @@ def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
 def subcomms(runtime: Any, grid: tuple[int, ...]) -> tuple[Any, ...]:
     """Return the runtime's communicators along the dimensions of a grid (collective the first time).
 
-    The communicator along a dimension joins the ranks whose other coordinates are equal; see `coordinates`.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The runtime keeps the communicators, and frees them when it closes.
-    grid : tuple of int
-        The product is the number of ranks.
-
-    Returns
-    -------
-    tuple of AsyncComm
-        One per dimension. Where one dimension has all ranks, its communicator stands for the others
-        as well: nothing is exchanged along them.
+    The communicator along a dimension joins the ranks whose other coordinates are equal; see `coordinates`. Where one
+    dimension has all ranks, its communicator stands for the others as well: nothing is exchanged along them. The
+    runtime keeps the communicators, and frees them when it closes.
     """
     known = runtime.cache.setdefault("subcomms", {})
     if grid not in known:

@@ -62,21 +62,9 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
 
 
 def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | None]:
-    """Return weights as a tuple of Python's numbers, and what is wrong with them.
+    """Return `count` weights as a tuple of Python's numbers, and what is wrong with them or None.
 
-    Parameters
-    ----------
-    given : sequence of numbers, or None
-    count : int
-        How many there must be.
-    what : str
-        What each is of, for the message.
-
-    Returns
-    -------
-    weights : tuple or None
-        None where all are equal, or something is wrong.
-    problem : str or None
+    The weights are None where all are equal, or something is wrong. `what` each is of goes into the message.
     """
     if given is None:
         return None, None
@@ -97,22 +85,10 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
 
 
 def checked_shares(given: Any, lengths: Sequence[int], parts: Sequence[int]) -> tuple[Shares, str | None]:
-    """Return given shares with Python's numbers and axes counted from 0, and what is wrong with them.
+    """Return given shares with Python's numbers and axes counted from 0, and what is wrong with them or None.
 
-    Parameters
-    ----------
-    given : mapping of int to sequence of int, or None
-        Axes may count from the end.
-    lengths : sequence of int
-        One for each axis of the array.
-    parts : sequence of int
-        Into how many each axis is split; 1 for an axis that is whole.
-
-    Returns
-    -------
-    shares : dict
-        Empty where something is wrong.
-    problem : str or None
+    Each axis has a length, and is split into so many parts: 1 if it is whole. Axes of given shares may count from the
+    end. There are no shares where something is wrong.
     """
     if given is None:
         return {}, None
@@ -182,12 +158,8 @@ RESOLUTION = 1000  # largest weight; weights are integers
 def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tuple[tuple[float, ...], bool]:
     """Find the speeds of all ranks, and whether shares in proportion to them gain enough.
 
-    Parameters
-    ----------
-    times_s : sequence of sequences of float
-        Every rank's times of computing, round by round.
-    shares : sequence of float
-        Every rank's part of the work. A rank without work counts as fast as the average of the others.
+    Every rank has times of computing, round by round, and a part of the work. A rank without work counts as fast as the
+    average of the others.
     """
     all_shares, all_times = np.array(shares), np.array(times_s)
     works = all_shares > 0

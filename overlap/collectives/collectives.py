@@ -492,13 +492,7 @@ def operation_number(op: Op | int | MPI.Op) -> int:
 
 
 class NodeCollectives:
-    """Collectives of an object, made anew after a failure elsewhere has ended them.
-
-    Parameters
-    ----------
-    coordinator : StandaloneCoordinator
-        The object's.
-    """
+    """Collectives of an object with a coordinator, made anew after a failure elsewhere has ended them."""
 
     def __init__(self, coordinator: StandaloneCoordinator) -> None:
         self._coordinator = coordinator

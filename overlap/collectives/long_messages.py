@@ -43,15 +43,9 @@ _CLEARLY = 0.95  # MPI is used if its time is below this share of the window's
 
 
 class LongMessages(CollectiveTransport):
-    """Transports messages above a limit, in the window or by MPI.
+    """Transports messages above a limit, which it sets in the window's state, in the window or by MPI.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        The ranks of the node; freed with this.
-    window : Window
-        The limits of this rank's state are set here.
-    deadline_s : float or None
+    The communicator, of the ranks of the node, is freed with this.
     """
 
     def __init__(self, comm: MPI.Intracomm, window: Window, deadline_s: float | None) -> None:

@@ -58,35 +58,17 @@ _abandoned: list[InterNodeTransport] = []
 
 
 class _Note(NamedTuple):
-    """A note beside the messages: a rank has failed, asks what another rank does, or answers that.
-
-    Attributes
-    ----------
-    kind, round : int
-    agreed : int
-        The signature of the collective on the rank that writes.
-    sent, taken : int
-        The messages that the rank has sent to the reader, and received from it, so far.
-    """
+    """A note beside the messages: a rank has failed, asks what another rank does, or answers that."""
 
     kind: int
     round: int
-    agreed: int
-    sent: int
-    taken: int
+    agreed: int  # the signature of the collective on the rank that writes
+    sent: int  # messages that the rank has sent to the reader so far
+    taken: int  # those that it has received from the reader
 
 
 class MessageBuffer:
-    """Memory for messages to or from a rank, and a persistent request.
-
-    Attributes
-    ----------
-    address, nbytes : int
-        The address of the buffer, and the bytes of its data.
-    words : ndarray of int64
-        See `chains`.
-    request : mpi4py.MPI.Prequest
-    """
+    """Memory for messages of `nbytes` bytes to or from a rank, and a persistent request; for its words see `chains`."""
 
     __slots__ = ("address", "nbytes", "request", "words")
 
@@ -100,17 +82,8 @@ class MessageBuffer:
 
 
 class InterNodeTransport(CollectiveTransport):
-    """Messages of this rank, and notes, which ranks read in long waits.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Duplicated (collective).
-    state : ndarray of int64
-        This rank's state among all ranks.
-    far : sequence of int
-        The ranks of other nodes.
-    """
+    """Messages of this rank, with its state among all ranks, to the ranks `far`, of other nodes; and notes, which ranks
+    read in long waits. Collective to make."""
 
     def __init__(self, comm: MPI.Intracomm, state: np.ndarray, far: Sequence[int]) -> None:
         self._comm, self._state, self._far = guarded(comm.Dup(), comm), state, far
@@ -170,15 +143,9 @@ class InterNodeTransport(CollectiveTransport):
     def never(self, rank: int, coming: bool) -> RankFailure | int | None:
         """Return why the next message from a rank never arrives, or why the last one to it is never received.
 
-        Returns
-        -------
-        RankFailure
-            The failure of the rank. Messages that it had sent before, whose number it has reported, are not lost.
-        int
-            The signature of the collective that it makes instead, or `NOTHING` if that is not known any more. The rank
-            is asked once in a round.
-        None
-            The message may still arrive or be received.
+        That is the failure of the rank (messages that it had sent before, whose number it has reported, are not lost),
+        the signature of the collective that it makes instead, or `NOTHING` if that is not known any more. The rank is
+        asked once in a round. None: the message may still arrive or be received.
         """
         self.poll()
         if rank in self._failed:
@@ -233,32 +200,19 @@ Operand = tuple[int, int]  # a base and an offset, see `chains`
 
 
 class Nodes:
-    """The nodes of a communicator's ranks.
-
-    Parameters
-    ----------
-    comm, on_node : mpi4py.MPI.Intracomm
-        A communicator of all ranks, and one of the ranks of this rank's node in the same order. Collective.
-
-    Attributes
-    ----------
-    ranks : tuple of tuple of int
-        The ranks of each node; nodes are in the order of their first ranks.
-    heads : tuple of int
-        The rank that communicates for each node: the first rank of the first node, the second rank of the second node,
-        ... So the heads are on different cores if MPI's "nodes" are parts of one machine.
-    mine, place : int
-        This rank's node, and its index in the node.
-    """
+    """The nodes of a communicator's ranks, by one of the ranks of this rank's node in the same order. Collective."""
 
     def __init__(self, comm: MPI.Intracomm, on_node: MPI.Comm) -> None:
         firsts = comm.allgather(on_node.bcast(comm.rank))
+        # The ranks of each node; nodes are in the order of their first ranks.
         self.ranks = tuple(
             tuple(rank for rank, first in enumerate(firsts) if first == node_first)
             for node_first in sorted(set(firsts))
         )
+        # The rank that communicates for each node: the first rank of the first node, the second rank of the second
+        # node, ... So the heads are on different cores if MPI's "nodes" are parts of one machine.
         self.heads = tuple(ranks[number % len(ranks)] for number, ranks in enumerate(self.ranks))
-        self.mine, self.place = self.where(comm.rank)
+        self.mine, self.place = self.where(comm.rank)  # this rank's node, and its index in the node
 
     def where(self, rank: int) -> tuple[int, int]:
         """Return a rank's node, and its index in the node."""
@@ -269,17 +223,7 @@ class Nodes:
 
 
 class Chain:
-    """The steps of a collective on this rank, and the memory that they work on.
-
-    Parameters
-    ----------
-    transport : InterNodeTransport
-
-    Attributes
-    ----------
-    nbytes : int
-        The bytes of this memory.
-    """
+    """The steps of a collective on this rank, and the memory that they work on."""
 
     def __init__(self, transport: InterNodeTransport) -> None:
         self._transport = transport
@@ -287,7 +231,7 @@ class Chain:
         self._steps: list[list[int]] = []
         self._end: list[list[int]] = []
         self._rooms: list[np.ndarray] = []
-        self.nbytes = 0
+        self.nbytes = 0  # of this memory
 
     def copy(self, target: Operand, source: Operand, nbytes: int) -> None:
         """Add a copy of a run of bytes."""
@@ -363,14 +307,7 @@ class SeveralNodes(InterNodeTransport):
     """Collectives between several nodes.
 
     Data go directly from a window into a message buffer, and from a message buffer into a window or the caller's
-    memory.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    nodes : Nodes
-    state, on_node : ndarray of int64
-        This rank's state among all ranks, and that of its node's window.
+    memory. `state` is this rank's state among all ranks, `on_node` that of its node's window.
     """
 
     def __init__(self, comm: MPI.Intracomm, nodes: Nodes, state: np.ndarray, on_node: np.ndarray) -> None:
@@ -491,15 +428,8 @@ class SeveralNodes(InterNodeTransport):
     def _to_root(
         self, chain: Chain, kind: int, nbytes: int, sizes: list[int], root: int
     ) -> Iterator[tuple[int, Operand]]:
-        """Gather or combine within each node, and send the results, which have these sizes, to the root.
-
-        Yields
-        ------
-        number : int
-            On the root, the index of each node, its own first.
-        part : operand
-            The result of that node.
-        """
+        """Gather or combine within each node, and send the results, which have these sizes, to the root; yield there
+        the index of each node, its own first, and its result."""
         speakers, root_node, place = self._speakers(root)
         if self._place != place:
             chain.on_node(kind, SEND, NOWHERE, nbytes, place)
@@ -516,13 +446,8 @@ class SeveralNodes(InterNodeTransport):
                 yield number, chain.take(buffer)
 
     def _to_heads(self, chain: Chain, kind: int, nbytes: int, sizes: list[int]) -> list[Operand]:
-        """Gather or combine within each node, and send the results, which have these sizes, to all heads.
-
-        Returns
-        -------
-        list of operands
-            On a head, the result of each node.
-        """
+        """Gather or combine within each node, and send the results, which have these sizes, to all heads; return there
+        the result of each node."""
         if self._place != self._head:
             chain.on_node(kind, SEND, NOWHERE, nbytes, self._head)
             return []

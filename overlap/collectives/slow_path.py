@@ -50,17 +50,7 @@ class CollectiveTransport:
 
 
 class SlowPath:
-    """The Python side of compiled code that works on one state; called with a reason and a number.
-
-    Parameters
-    ----------
-    window : Window
-    state : ndarray of int64
-    deadline_s : float or None
-    carrier : CollectiveTransport
-    ranks : sequence of int
-        The numbers of the state's ranks in error messages.
-    """
+    """The Python side of compiled code that works on one state; called with a reason and a number."""
 
     def __init__(
         self,
@@ -68,7 +58,7 @@ class SlowPath:
         state: np.ndarray,
         deadline_s: float | None,
         carrier: CollectiveTransport,
-        ranks: Sequence[int],
+        ranks: Sequence[int],  # the numbers of the state's ranks in error messages
     ) -> None:
         self._window, self._ranks = window, ranks
         self._rank = ranks[int(state[protocol.RANK])]

@@ -29,50 +29,21 @@ _FAILURE_NBYTES = protocol.SLOTS - protocol.FAILED
 class Window:
     """A window with a segment for each rank of a node, and this rank's state.
 
-    Making it is collective over `comm`.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        All ranks, which make the windows of their nodes at once.
-    node : mpi4py.MPI.Intracomm
-        The ranks that share memory with this one.
-    capacity : int
-        Bytes of a slot, a multiple of a cache line for each rank.
-    ranks : sequence of int
-        The numbers of the node's ranks in error messages.
-    polls : int
-        How often a rank reads a flag before it yields its core.
-    answer : callable
-        Called with the failure of another rank that is raised here.
-
-    Attributes
-    ----------
-    state : ndarray of int64
-        Compiled code receives its address.
-    closed, forked : bool
-        Whether it was freed, or belongs to the process that this one was forked from.
-    guard : Guard or None
-        The guard of `comm`.
-
-    Raises
-    ------
-    RankError
-        On all ranks: there is not enough shared memory.
+    Making it is collective over `comm`; a `RankError` is raised on all ranks if there is not enough shared memory.
     """
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
-        node: MPI.Intracomm,
-        capacity: int,
-        ranks: tuple[int, ...],
-        polls: int,
-        answer: Callable[[RankFailure], object],
+        comm: MPI.Intracomm,  # all ranks, which make the windows of their nodes at once
+        node: MPI.Intracomm,  # the ranks that share memory with this one
+        capacity: int,  # bytes of a slot, a multiple of a cache line for each rank
+        ranks: tuple[int, ...],  # the numbers of the node's ranks in error messages
+        polls: int,  # how often a rank reads a flag before it yields its core
+        answer: Callable[[RankFailure], object],  # called with the failure of another rank that is raised here
     ) -> None:
         self._place, self._ranks = node.rank, ranks
         self.guard, self._answer = guard_of(comm), answer
-        self.closed = self.forked = False
+        self.closed = self.forked = False  # freed; of the process that this one was forked from
         nbytes = protocol.segment_nbytes(capacity)
         self._segments = segments(node, nbytes, range(node.size), comm)
         self._bases = [address_of(self._segments[peer]) for peer in range(node.size)]

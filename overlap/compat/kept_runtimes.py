@@ -26,13 +26,8 @@ class Shared:
         self._freed = False
 
     def runtime(self, workers: int, deadline_s: float | None, problem: str | None) -> Runtime:
-        """Return the runtime for one more plan (collective).
-
-        Raises
-        ------
-        InputError
-            On all ranks, if one has a `problem` with its arguments, or another number of workers.
-        """
+        """Return the runtime for one more plan (collective); raise an `InputError` on all ranks if one has a `problem`
+        with its arguments, or another number of workers."""
         first = next(iter(self._runtimes.values()), None)
         if first is None:
             first = Runtime(self._comm, workers=workers, deadline_s=deadline_s)

@@ -26,19 +26,11 @@ _PACKED = ()  # instead of addresses: all messages are packed
 
 
 class HaloMessage(NamedTuple):
-    """A message to or from another rank.
-
-    Attributes
-    ----------
-    rank : int
-    buffer : ndarray of uint8
-    run : (int, int) or None
-        If the message is one run of bytes of an array: the array's index and the offset in it.
-    """
+    """A message to or from another rank."""
 
     rank: int
-    buffer: np.ndarray
-    run: tuple[int, int] | None
+    buffer: np.ndarray  # of bytes
+    run: tuple[int, int] | None  # if the message is one run of bytes of an array: the array's index, the offset in it
 
     def memory(self, addresses: tuple[int, ...]) -> Any:
         """Return the memory of the message: its array's if it is a run and addresses are given, else the buffer."""
@@ -49,22 +41,10 @@ class HaloMessage(NamedTuple):
 
 
 class Messages:
-    """Buffers and copy tables of a rank's messages to and from others.
-
-    Parameters
-    ----------
-    traffic : sequence of Traffic
-    local : LocalArrays
-
-    Attributes
-    ----------
-    sources : ndarray of int64
-        To be filled with the addresses of the arrays of the round.
-    sends, receives : list of HaloMessage
-    """
+    """Buffers and copy tables of a rank's messages to and from others."""
 
     def __init__(self, traffic: Sequence[Traffic], local: LocalArrays) -> None:
-        self.sources = np.zeros(len(local.items), np.int64)
+        self.sources = np.zeros(len(local.items), np.int64)  # to be filled with the addresses of the round's arrays
         self._sources_at = address_of(self.sources)
         self._check = local.check
 
@@ -87,13 +67,8 @@ class Messages:
         self._sent_at, self._received_at = address_of(self._sent), address_of(self._received)
 
     def pack(self, direct: bool = False) -> None:
-        """Copy entries to be sent from the arrays into the messages; if `direct`, all but runs.
-
-        Raises
-        ------
-        InputError
-            A number is too large to be sent as a single.
-        """
+        """Copy entries to be sent from the arrays into the messages; if `direct`, all but runs. An `InputError` says
+        that a number is too large to be sent as a single."""
         self._packs[direct].execute(self._sources_at, self._sent_at)
         self._check()
 
@@ -103,13 +78,7 @@ class Messages:
 
 
 class Requests:
-    """Persistent requests of messages, on a communicator that carries nothing else with their tag.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    messages : Messages
-    """
+    """Persistent requests of messages, on a communicator that carries nothing else with their tag."""
 
     def __init__(self, comm: MPI.Intracomm, messages: Messages) -> None:
         self._comm = comm

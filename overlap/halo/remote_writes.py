@@ -166,42 +166,21 @@ def complete(state_at: Any) -> None:
 
 
 class LinkWindow:
-    """Links of this rank to others of its node, with the state for compiled code. Making one is collective.
-
-    Parameters
-    ----------
-    coordinator : StandaloneCoordinator
-        The halo's coordinator; all its ranks make their windows at once.
-    node : mpi4py.MPI.Intracomm
-        The ranks of the node; freed with the coordinator's communicator.
-    peers : dict
-        The rank in `node` of each traffic's other rank.
-    traffic : sequence of Traffic
-    local : LocalArrays
-    attend : callable
-        Called with two numbers now and then while a rank waits; may raise.
-
-    Attributes
-    ----------
-    address : int
-        The address of the state.
-    sources : ndarray of int64
-        The addresses of the arrays of the round go there.
-    """
+    """Links of this rank to others of its node, with the state for compiled code. Making one is collective."""
 
     def __init__(
         self,
-        coordinator: StandaloneCoordinator,
-        node: MPI.Intracomm,
-        peers: dict[int, int],
+        coordinator: StandaloneCoordinator,  # the halo's; all its ranks make their windows at once
+        node: MPI.Intracomm,  # the ranks of the node; freed with the coordinator's communicator
+        peers: dict[int, int],  # the rank in `node` of each traffic's other rank
         traffic: Sequence[Traffic],
         local: LocalArrays,
-        attend: Callable[[int, int], None],
+        attend: Callable[[int, int], None],  # called with two numbers now and then while a rank waits; may raise
     ) -> None:
         self._coordinator, self._node, self._peers = coordinator, node, peers
         self._attend, self._traffic = attend, traffic  # compiled code calls `attend` by its address: it must live on
         self._mapped: list[dict[int, np.ndarray]] = []
-        self.sources = np.zeros(len(local.items), np.int64)
+        self.sources = np.zeros(len(local.items), np.int64)  # to be filled with the addresses of the round's arrays
         self._scratch = np.zeros(LINE // 8, np.int64)
         self._sets = [np.zeros(MOST_SETS, np.int64) for _ in traffic]
         self._set_addresses: list[np.ndarray] = []
@@ -256,13 +235,7 @@ class LinkWindow:
         return mapped
 
     def new_set(self, shapes: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-        """Make arrays of zeros into which the neighbours write directly. Collective over the node.
-
-        Raises
-        ------
-        InputError
-            There are `MOST_SETS` sets already.
-        """
+        """Make arrays of zeros into which the neighbours write directly. Collective over the node."""
         if self.count == MOST_SETS:
             raise InputError(f"expected at most {MOST_SETS} sets of shared arrays of a halo, received one more")
         sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in shapes]

@@ -31,24 +31,12 @@ TRANSPORTS = ("auto", "window", "messages")
 
 
 class LocalArrays(NamedTuple):
-    """The arrays of a round on a rank.
+    """The arrays of a round on a rank."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of each array, without the components of an item.
-    items : sequence of int
-        Bytes of an item, for each array.
-    singles : collection of int
-        The numbers of the arrays whose doubles travel as singles.
-    overflow : Overflow or None
-        Where copies tell that one was too large; None if there are no such arrays.
-    """
-
-    shape: tuple[int, ...]
-    items: Sequence[int]
-    singles: Collection[int] = ()
-    overflow: Overflow | None = None
+    shape: tuple[int, ...]  # of each array, without the components of an item
+    items: Sequence[int]  # bytes of an item, for each array
+    singles: Collection[int] = ()  # the numbers of the arrays whose doubles travel as singles
+    overflow: Overflow | None = None  # where copies tell that one was too large; None if there are no such arrays
 
     def region(self, number: int, region: Region) -> ArrayRegion:
         """Describe a region of array `number`."""
@@ -72,15 +60,8 @@ class LocalArrays(NamedTuple):
             self.overflow.check()
 
     def packing(self, regions: Sequence[Region], message: int = 0) -> tuple[Pairs, int]:
-        """Return where regions of all arrays are in message `message`.
-
-        Returns
-        -------
-        list of (ArrayRegion, ArrayRegion)
-            Each region in its array, and in the message.
-        int
-            Bytes of the message; every array's part begins at a multiple of 64.
-        """
+        """Return each region in its array and in message `message`, where every array's part begins at a multiple of 64
+        bytes; and the bytes of the message."""
         pairs, first = [], 0
         for number in range(len(self.items)):
             first = -(-first // 64) * 64
@@ -108,27 +89,13 @@ def swapped(pairs: Pairs) -> Pairs:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The data that a rank exchanges with another rank in a round, as regions in the order of the message.
+    """The data that a rank exchanges with another rank in a round, as regions in the order of the message."""
 
-    Attributes
-    ----------
-    rank : int
-        The other rank.
-    sends : sequence of Region
-        Regions of this rank's local array that are sent.
-    fills : sequence of Region
-        The corresponding regions of the other rank's local array.
-    receives : sequence of Region
-        Regions of this rank's local array that are received.
-    shape : tuple of int
-        Shape of the other rank's local array.
-    """
-
-    rank: int
-    sends: Sequence[Region]
-    fills: Sequence[Region]
-    receives: Sequence[Region]
-    shape: tuple[int, ...]
+    rank: int  # the other rank
+    sends: Sequence[Region]  # regions of this rank's local array that are sent
+    fills: Sequence[Region]  # the corresponding regions of the other rank's local array
+    receives: Sequence[Region]  # regions of this rank's local array that are received
+    shape: tuple[int, ...]  # of the other rank's local array
 
 
 @dataclass(frozen=True)
@@ -181,12 +148,8 @@ def of_indices(
     """Return the traffic that brings entries, identified by global numbers, to ranks that need them. Collective.
 
     `places` has the positions of the owned and of the needed entries in the local array, and its length. By default the
-    owned entries come first and then the needed ones, in the order given.
-
-    Raises
-    ------
-    InputError
-        On all ranks: a needed entry has no owner, or an entry has two.
+    owned entries come first and then the needed ones, in the order given. An `InputError` is raised on all ranks if a
+    needed entry has no owner, or an entry has two.
     """
     size = coordinator.size
     if places is None:
@@ -294,29 +257,13 @@ class RoundArrays:
 
     Arrays of the last rounds are recognised and not checked again. After a sweep, when the caches hold nothing of this
     code, a check takes longer than starting an MPI message. The arrays are kept alive, so their addresses stay valid.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of each array, without the components of an item.
-    types : sequence of (numpy.dtype, tuple of int)
-        Type and components of each array.
-    exchange : {None, "f4"}
-        See `Halo`.
-
-    Attributes
-    ----------
-    kinds : list of (tuple of int, numpy.dtype)
-        Shape and type of each array.
-    exchange_dtypes : tuple of dtype
-        The type in which the numbers of each array are sent.
-    local : LocalArrays
+    For the arguments see `LocalArrays`, `types_of` and `Halo`.
     """
 
     _KNOWN = 2  # rounds: often two arrays are used in turns
 
     def __init__(self, shape: tuple[int, ...], types: Types, exchange: str | None = None) -> None:
-        self.kinds = [(shape + components, dtype) for dtype, components in types]
+        self.kinds = [(shape + components, dtype) for dtype, components in types]  # shape and type of each array
         items = [dtype.itemsize * prod(components) for dtype, components in types]
         ways = [None if exchange_problem(exchange, dtype) else exchange for dtype, _ in types]
         self.exchange_dtypes = tuple(dtype_sent(dtype, way) for (dtype, _), way in zip(types, ways))

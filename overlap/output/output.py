@@ -39,25 +39,14 @@ def count(box: Box) -> int:
 
 
 class FieldPieces:
-    """The fields of one step, cut into pieces that are sent to the file's rank.
-
-    Parameters
-    ----------
-    arrays : dict of str to DistArray
-    stored : dict of str to Stored
-    held : dict of str to list
-        Their `pieces.holders`.
-    file : h5py.File or None
-        The file, on rank 0: pieces are stored at the end of the first axis of the data sets.
-    exchange : {None, "f4"}
-    """
+    """The fields of one step, cut into pieces that are sent to the file's rank."""
 
     def __init__(
         self,
         arrays: Mapping[str, DistArray],
         stored: Mapping[str, Stored],
-        held: Mapping[str, list[Box | None]],
-        file: Any,
+        held: Mapping[str, list[Box | None]],  # their `pieces.holders`
+        file: Any,  # on rank 0: pieces are stored at the end of the first axis of the data sets
         exchange: str | None,
     ) -> None:
         self._arrays, self._held, self._file, self._exchange = arrays, held, file, exchange

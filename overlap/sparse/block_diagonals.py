@@ -34,15 +34,10 @@ class BlockDiagonals:
     The rows are cut into parts of whole groups; only the last group may be incomplete. Contributions of a part to rows
     after its end go to sums of its own, so that no two workers write to the same row. When all parts are complete,
     these sums are added in the order of parts.
-
-    Attributes
-    ----------
-    padding : int
-        Rows of zeros that must follow the own entries of a vector: the last groups read them.
     """
 
     def __init__(self, rows: Rows, offsets: np.ndarray) -> None:
-        self.padding = LANES + int(offsets[-1])
+        self.padding = LANES + int(offsets[-1])  # rows of zeros that must follow a vector: the last groups read them
         self._offsets = offsets
         groups = -(-rows.count // LANES)
         self._values = np.zeros((groups, len(offsets), 9, LANES), rows.values.dtype)

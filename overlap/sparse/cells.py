@@ -110,13 +110,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:
-    """Return the number of cells of a block along each axis, if all blocks are alike.
-
-    Raises
-    ------
-    InputError
-        They are not.
-    """
+    """Return the number of cells of a block along each axis; raise an `InputError` if blocks are not alike."""
     if blocks.weights is None and not blocks.shares:  # a shortcut that does not depend on the number of ranks
         shapes = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
         alike = all(length % parts == 0 for length, parts in zip(blocks.shape, blocks.grid))

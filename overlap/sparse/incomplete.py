@@ -320,17 +320,12 @@ def _backward_blocks_of_3(
 
 
 def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> np.ndarray:
-    """Choose the colour of each row of a matrix with a symmetric pattern, from 0 on.
+    """Choose the colour of each row of a matrix with a symmetric pattern and local columns only, from 0 on.
 
-    Parameters
-    ----------
-    starts, columns : ndarray
-        Compressed rows, with local columns only.
-    wanted : int or None
-        Colours of a cyclic reverse Cuthill-McKee order (CM-RCM): the levels of a breadth-first search, numbered from
-        the last one, take the colours in turn; at most as many as there are levels. If two rows of a level are
-        neighbours, or with None, each row in turn takes the first colour that no neighbour has: two colours for a
-        7-point stencil, eight for 27 points.
+    `wanted` colours are those of a cyclic reverse Cuthill-McKee order (CM-RCM): the levels of a breadth-first search,
+    numbered from the last one, take the colours in turn; at most as many as there are levels. If two rows of a level
+    are neighbours, or with None, each row in turn takes the first colour that no neighbour has: two colours for a
+    7-point stencil, eight for 27 points.
     """
     if wanted is not None:
         levels = _levels(starts, columns)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -125,64 +124,6 @@ def symmetric_diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, fir
             above, below = values[number, at : at + length], values[number, at - offset : at - offset + length]
             for place in range(len(out)):
                 out[place] += above[place] * up[place] + below[place] * down[place]
-
-
-@njit
-def diagonal(starts: Any, columns: Any, values: Any, first: Any, out: Any) -> None:
-    """Find the entries on the diagonal; values and result have the shape (entries or rows, numbers of a block)."""
-    for row in range(len(out)):
-        for entry in range(starts[row], starts[row + 1]):
-            if columns[entry] == first + row:
-                out[row] = values[entry]
-
-
-@njit
-def row_sums(starts: Any, values: Any, sums: Any) -> None:
-    """Sum the magnitudes of rows; the result has the shape (rows, b)."""
-    size = sums.shape[1]
-    for row in range(len(sums)):
-        for entry in range(starts[row], starts[row + 1]):
-            for i in range(size):
-                for j in range(size):
-                    sums[row, i] += abs(values[entry, i * size + j])
-
-
-@njit
-def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
-    """Return the starts of rows, in the order of storage, if only own columns are kept."""
-    count = len(order)
-    own_starts = np.zeros(count + 1, np.int64)
-    for place in range(count):
-        number = 0
-        for entry in range(starts[order[place]], starts[order[place] + 1]):
-            number += 0 <= columns[entry] - first < count
-        own_starts[place + 1] = own_starts[place] + number
-    return own_starts
-
-
-@njit
-def copy_own(
-    starts: Any,
-    columns: Any,
-    values: Any,
-    first: Any,
-    order: Any,
-    place_of: Any,
-    new_starts: Any,
-    new_columns: Any,
-    new_values: Any,
-) -> None:
-    """Copy the entries in a rank's own columns; values (entries, numbers of a block)."""
-    count = len(order)
-    for place in range(count):
-        at = new_starts[place]
-        for entry in range(starts[order[place]], starts[order[place] + 1]):
-            column = columns[entry] - first
-            if 0 <= column < count:
-                new_columns[at] = place_of[column]
-                for number in range(values.shape[1]):
-                    new_values[at, number] = values[entry, number]
-                at += 1
 
 
 @njit(fastmath={"reassoc", "contract"})
@@ -385,10 +326,6 @@ class ThreadPool:
     """Shares a range among threads, the caller's among them.
 
     The results must not depend on where the range is cut; they are then the same bits for any number of workers.
-
-    Parameters
-    ----------
-    workers : int
     """
 
     def __init__(self, workers: int) -> None:

@@ -348,7 +348,7 @@ def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray)
     """Return whether rounding errors alone can explain the distance of p.Ap from 0; the norm of A is estimated from
     r."""
     square = system.dots((p, p))[0].real
-    product = _product(system, r)  # overwrites p
+    product = system.product(r)  # overwrites p
     squares = system.dots((product, product), (r, r)).real
     norm = np.sqrt(squares[0] / squares[1])
     return bool(abs(curvature) <= ROUNDINGS * np.finfo(r.dtype).eps * norm * square)
@@ -359,19 +359,10 @@ def _only_rounded(system: System, p: np.ndarray, r: np.ndarray, iteration: int) 
 
     Otherwise raise an error about the matrix.
     """
-    curvature = system.dots((p, _product(system, p)))[0].real
+    curvature = system.dots((p, system.product(p)))[0].real
     if not curvature > 0 and not _is_rounding(system, curvature, p, r):
         _check_curvature(curvature, iteration)
     return True
-
-
-def _product(system: System, x: np.ndarray) -> np.ndarray:
-    """Compute A x; this overwrites the vector that the solver multiplies."""
-    extended, own = system.direction()
-    own[...] = x
-    product = np.empty_like(x)
-    system.multiply(extended, product)
-    return product
 
 
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:

@@ -24,21 +24,11 @@ EXCHANGES = 6  # halo exchanges of a level in a cycle
 
 @dataclass(frozen=True)
 class Costs:
-    """Holds the measured costs of which a cycle's time is made up.
+    """Holds the measured costs of which a cycle's time is made up."""
 
-    Attributes
-    ----------
-    cell_s : float
-        Seconds per cell of a level in a cycle.
-    latency_s : float
-        Seconds of a small message.
-    byte_s : float
-        Seconds per byte of a large one.
-    """
-
-    cell_s: float
-    latency_s: float
-    byte_s: float
+    cell_s: float  # seconds per cell of a level in a cycle
+    latency_s: float  # seconds of a small message
+    byte_s: float  # seconds per byte of a large one
 
     def cycle_s(self, levels: Sequence[Blocks]) -> float:
         """Return the seconds of one cycle on these levels."""
@@ -59,23 +49,13 @@ def last_switch(blocks: Blocks) -> int:
     return min(times, len(_shapes(blocks)) - 1)
 
 
-def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
-    """Return the distribution of cells over ranks for each level.
-
-    Parameters
-    ----------
-    blocks : Blocks
-        Level 1.
-    switch : int
-        The last level that all ranks compute.
-    ranks : int
-        Number of ranks that compute the next levels as long as their blocks can be halved; after that one rank does.
-
-    Raises
-    ------
-    InputError
-        The grid cannot be halved often enough, there is no such switching level, or no such part of the ranks.
-    """
+def levels_of(
+    blocks: Blocks,  # level 1
+    switch: int,  # the last level that all ranks compute
+    ranks: int = 1,  # compute the next levels as long as their blocks can be halved; after that one rank does
+) -> list[Blocks]:
+    """Return the distribution of cells over ranks for each level; raise an `InputError` if the grid cannot be halved
+    often enough, or if there is no such switching level or no such part of the ranks."""
     if len(blocks.shape) != 3 or any(blocks.periodic):
         raise InputError(
             f"expected three axes that are not periodic, received blocks of {len(blocks.shape)} axes, periodic: "

@@ -30,7 +30,7 @@ from ..ranks.objects import Described
 from ..ranks.resource import Calls, CollectiveContext, Telling, marked_call
 from ..ranks.standalone_coordinator import StandaloneCoordinator
 from .kernels import ThreadPool
-from .rows import TYPES, Rows, assembled, entries_problem, own_part, supported
+from .rows import TYPES, Rows, assembled, entries_problem, supported
 from .storage import Run, stored
 
 _FREEING = "freeing a matrix"
@@ -166,7 +166,7 @@ class Matrix(CollectiveContext):
         self._pieces = FEW_PIECES if short else PIECES
         self._entries = entries
         self._extended: np.ndarray | None = None
-        self._spare: list[np.ndarray] = []  # vectors that solvers have given back
+        self._spare: list[tuple[np.ndarray, np.ndarray]] = []  # vectors that solvers have given back
         self._others: dict[np.dtype, Self] = {}  # the same matrix in other types
         self._collectives = NodeCollectives.of(coordinator)
 
@@ -482,22 +482,18 @@ class Matrix(CollectiveContext):
             self._extended = extended
         return self._extended, self._extended[self._own]
 
-    def lend_vector(self) -> np.ndarray:
-        """Lend a vector with places for other ranks' entries, until it is given back (collective).
+    def lend_vector(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lend a vector as from `vector`, until it is given back (collective).
 
         A solver must not compute in the vector of ``A @ x``, because a callback or a preconditioner of the user may use
         that one.
         """
         self.check_open()
-        return self._spare.pop() if self._spare else self.vector(fresh=True)[0]
+        return self._spare.pop() if self._spare else self.vector(fresh=True)
 
-    def take_back(self, extended: np.ndarray) -> None:
+    def take_back(self, extended: np.ndarray, own: np.ndarray) -> None:
         """Take a vector that was lent."""
-        self._spare.append(extended)
-
-    def own_of(self, extended: np.ndarray) -> np.ndarray:
-        """Return the own part of a vector with places for other ranks' entries, in the order of storage."""
-        return extended[self._own]
+        self._spare.append((extended, own))
 
     def inward(self, x: Any) -> np.ndarray:
         """Return a vector of the user in the order of storage; raise an `InputError` on this rank if it does not
@@ -558,7 +554,7 @@ class Matrix(CollectiveContext):
     def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return starts, columns and values of this rank's own rows and columns, in the order of storage."""
         self.check_open()
-        return own_part(self._rows, self.order)
+        return self._rows.own_part(self.order)
 
     def row_sums(self) -> np.ndarray:
         """Sum the magnitudes of each row of this rank, (rows,) or (rows, b)."""

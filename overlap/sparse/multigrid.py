@@ -28,21 +28,10 @@ from .preconditioners import Chebyshev, Preconditioner
 class GridTransfer:
     """Sums over children on the way to the coarser level and copies on the way back, in place and without allocating.
 
-    Collective to make and to use, over the ranks of the finer level.
-
-    Parameters
-    ----------
-    A : Matrix
-        The finer level's.
-    fine, coarse : Blocks
-    dropping : DropWarning
-        Given when the multigrid is dropped.
-
-    Attributes
-    ----------
-    coarse_coordinator : StandaloneCoordinator or None
-        Coordinator of the ranks of the coarser level and of its matrix; None on other ranks.
+    Collective to make and to use, over the ranks of the finer level, whose matrix is A.
     """
+
+    coarse_coordinator: StandaloneCoordinator | None  # of the ranks of the coarser level and its matrix; None on others
 
     def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks, dropping: DropWarning) -> None:
         self._A, self._fine, self._coarse = A, fine, coarse
@@ -53,7 +42,7 @@ class GridTransfer:
         self._coordinator: StandaloneCoordinator | None = None
         self._everything = np.zeros(0, A.dtype)
         coordinator = A.halo.coordinator
-        self.coarse_coordinator: StandaloneCoordinator | None = None
+        self.coarse_coordinator = None
         if fine.size > coarse.size:
             coarse_rank = merged_rank(coordinator.rank, fine.grid, coarse.grid)
             with coordinator.watching("making groups of ranks that gather") as comm:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..errors import repr_of
 from ..ranks.standalone_coordinator import StandaloneCoordinator
-from . import kernels
 
 TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 LEAST_ROWS = 1024  # least number of rows in a part
@@ -34,23 +33,13 @@ def common_type(*types: Any) -> np.dtype:
 
 @dataclass(frozen=True)
 class Rows:
-    """Holds the rows of a rank, sorted by columns, with duplicate entries added.
+    """Holds the rows of a rank, sorted by columns, with duplicate entries added."""
 
-    Attributes
-    ----------
-    first, count : int
-        Global number of the first row, and how many there are.
-    starts : ndarray, (count + 1,)
-    columns : ndarray
-        Global numbers.
-    values : ndarray, (entries,) or (entries, b, b)
-    """
-
-    first: int
+    first: int  # global number of the first row
     count: int
-    starts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
+    starts: np.ndarray  # (count + 1,)
+    columns: np.ndarray  # global numbers
+    values: np.ndarray  # (entries,) or (entries, b, b)
 
     @property
     def parts(self) -> int:
@@ -68,18 +57,36 @@ class Rows:
         """Return for each entry whether its column belongs to another rank."""
         return (self.columns < self.first) | (self.columns >= self.first + self.count)
 
+    def entries_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of the entries of some local rows, row after row, and the number of entries of each."""
+        counts = np.diff(self.starts)[rows]
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.starts[rows] - before, counts) + np.arange(counts.sum()), counts
+
     def diagonal(self) -> np.ndarray:
         """Return the entries (or blocks) of the diagonal, zeros for missing ones."""
         diagonal = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
-        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(diagonal))
+        row_of = self.row_of
+        found = self.columns == self.first + row_of
+        diagonal[row_of[found]] = self.values[found]
         return diagonal
 
     def sums(self) -> np.ndarray:
         """Sum the magnitudes of each row, (count,) or (count, b)."""
-        size = self.values.shape[1] if self.values.ndim == 3 else 1
-        sums = np.zeros((self.count, size), self.values.real.dtype)
-        kernels.row_sums(self.starts, _flat(self.values), sums)
-        return sums if self.values.ndim == 3 else sums[:, 0]
+        sums = np.zeros((self.count, *self.values.shape[2:]), self.values.real.dtype)
+        magnitudes = np.abs(self.values)
+        np.add.at(sums, self.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=-1))
+        return sums
+
+    def own_part(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return starts, columns and values of the rows in their own columns, both in another order."""
+        place_of = np.empty(self.count, np.uint32)
+        place_of[order] = np.arange(self.count, dtype=np.uint32)
+        entries, counts = self.entries_of(order)
+        own = ~self.external[entries]
+        entries, row_of = entries[own], np.repeat(np.arange(self.count), counts)[own]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=self.count))])
+        return starts, place_of[self.columns[entries] - self.first], self.values[entries]
 
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
@@ -132,21 +139,3 @@ def assembled(
             rows, columns = rows[new], columns[new]
     starts = np.concatenate([[0], np.cumsum(np.bincount(rows - first, minlength=count))])
     return Rows(first, count, starts, columns, values)
-
-
-def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, columns and values of this rank's own rows and columns, in the order of storage."""
-    place_of = np.empty(rows.count, np.uint32)
-    place_of[order] = np.arange(rows.count, dtype=np.uint32)
-    starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
-    columns = np.empty(starts[-1], np.uint32)
-    values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
-    kernels.copy_own(
-        rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values)
-    )
-    return starts, columns, values
-
-
-def _flat(values: np.ndarray) -> np.ndarray:
-    """Return the entries with the numbers of each in one axis."""
-    return values.reshape(len(values), int(np.prod(values.shape[1:])))

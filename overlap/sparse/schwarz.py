@@ -151,7 +151,7 @@ class _Subdomain:
         (self._r,) = self._there.empty()
         (self._z,) = self._back.empty()
         self._weights = np.ones(1)
-        self.solve: Callable[[np.ndarray, np.ndarray], object] = _copied
+        self.solve: Callable[[np.ndarray, np.ndarray], object] = lambda r, z: np.copyto(z, r)
         ones, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
         self.apply(ones, many)  # counts the subdomains that contain each row
         self._weights = 1 / np.sqrt(many)
@@ -174,10 +174,6 @@ class _Subdomain:
             self.matrix.free()
 
 
-def _copied(r: np.ndarray, z: np.ndarray) -> None:
-    z[...] = r
-
-
 def _rows_of(
     coordinator: StandaloneCoordinator, A: Matrix, numbers: np.ndarray, limits: np.ndarray
 ) -> list[np.ndarray]:
@@ -186,11 +182,7 @@ def _rows_of(
     asked = coordinator.alltoall([numbers[owners == rank] for rank in range(coordinator.size)])
     rows, answers = A.local_rows, []
     for wanted in asked:
-        local = wanted - rows.first
-        counts = rows.starts[local + 1] - rows.starts[local]
-        entries = np.repeat(
-            rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local, counts
-        ) + np.arange(counts.sum())
+        entries, counts = rows.entries_of(wanted - rows.first)
         answers.append((np.repeat(wanted, counts), rows.columns[entries], rows.values[entries]))
     return [np.concatenate(pieces) for pieces in zip(*coordinator.alltoall(answers))]
 

@@ -279,24 +279,41 @@ _SHORT_ROWS, _SHORT_DIAGONALS = 2**10, 2**14  # in numbers: a product of this si
 Run = Callable[..., None]  # the type of `ThreadPool.run`
 
 
-class ByRows:
+class _ByRanges:
+    """Computes a range of rows, the independent ones, while the halo is under way, and then the rows before and after
+    it."""
+
+    count: int
+    order: np.ndarray  # the row in the user's numbering at each place
+    is_short: bool  # all rows take no longer than a call of compiled code: nothing to hide an exchange behind
+    _independent: tuple[int, int]
+
+    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute all rows."""
+        self._compute(x, y, run, 0, self.count)
+
+    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute the rows that need no other rank's entries."""
+        self._compute(x, y, run, *self._independent)
+
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute the rest."""
+        first, last = self._independent
+        if first:
+            self._compute(x, y, run, 0, first)
+        if last < self.count:
+            self._compute(x, y, run, last, self.count)
+
+    def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
+        raise NotImplementedError
+
+
+class ByRows(_ByRanges):
     """Stores compressed rows, of numbers or of small blocks.
 
     The own entries of a vector are in the order of the rows here (`order`), and the entries of other ranks come after
-    them.
-
-    Attributes
-    ----------
-    order : ndarray
-        The row in the user's numbering at each place.
-    needed, needed_at, owned_at, length
-        Global numbers of the other ranks' entries; the places of these and of the own entries in an extended vector;
-        its length.
-    independent : int
-        Number of independent rows.
-    is_short : bool
-        All rows together take no longer than a call of compiled code, so hiding an exchange behind some of them gains
-        nothing.
+    them. `needed` are the global numbers of these; `needed_at` and `owned_at` are the places of both in an extended
+    vector of some `length`.
     """
 
     name = "rows"
@@ -306,16 +323,15 @@ class ByRows:
         dependent = np.zeros(rows.count, bool)
         dependent[rows.row_of[outside]] = True
         self.order = np.argsort(dependent, kind="stable")
-        self.count, self.independent = rows.count, int(rows.count - dependent.sum())
+        self.count, self._independent = rows.count, (0, int(rows.count - dependent.sum()))
         self.needed = np.unique(rows.columns[outside])
         self.owned_at = np.arange(rows.count)
         self.length = rows.count + len(self.needed)
         self.needed_at = np.arange(rows.count, self.length)
         place_of = np.empty(rows.count, np.int64)
         place_of[self.order] = np.arange(rows.count)
-        counts = np.diff(rows.starts)[self.order]
+        entries, counts = rows.entries_of(self.order)
         self.starts = np.concatenate([[0], np.cumsum(counts)])
-        entries = np.repeat(rows.starts[:-1][self.order] - self.starts[:-1], counts) + np.arange(self.starts[-1])
         columns = rows.columns[entries]
         inside = ~outside[entries]
         # Use the shortest possible integers, because memory limits the speed of a product.
@@ -327,18 +343,6 @@ class ByRows:
         self.is_short = self.values.size <= _SHORT_ROWS
         self._kernel = kernels.csr if not small else kernels.blocks_of_3 if small == (3, 3) else kernels.blocks
 
-    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute all rows."""
-        self._compute(x, y, run, 0, self.count)
-
-    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute the rows that need no other rank's entries."""
-        self._compute(x, y, run, 0, self.independent)
-
-    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute the rest."""
-        self._compute(x, y, run, self.independent, self.count)
-
     def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
         run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last), begin, end)
 
@@ -348,7 +352,7 @@ class ByRows:
         kernel(self.starts, self.columns, self.values, x, y, self.count)
 
 
-class ByDiagonals:
+class ByDiagonals(_ByRanges):
     """Stores diagonals; of a symmetric matrix only those on and above the main one.
 
     The rows keep their order; in an extended vector the entries of lower and higher ranks stand before and after the
@@ -367,7 +371,7 @@ class ByDiagonals:
         self.owned_at = low + np.arange(rows.count)
         self.needed_at = self.needed - rows.first + low
         self.length = low + rows.count + high
-        self._inner = (min(low, rows.count), max(min(low, rows.count), rows.count - high))
+        self._independent = min(low, rows.count), max(min(low, rows.count), rows.count - high)
         row, kept = rows.row_of, offsets
         shift = rows.columns - rows.first - row
         table = np.zeros((len(offsets), rows.count), rows.values.dtype)
@@ -396,19 +400,6 @@ class ByDiagonals:
             )
             for offset in offsets[offsets > 0]
         )
-
-    def compute(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute all rows."""
-        self._compute(x, y, run, 0, self.count)
-
-    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute the rows that need no other rank's entries."""
-        self._compute(x, y, run, *self._inner)
-
-    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
-        """Compute the rest."""
-        self._compute(x, y, run, 0, self._inner[0])
-        self._compute(x, y, run, self._inner[1], self.count)
 
     def _compute(self, x: np.ndarray, y: np.ndarray, run: Run, begin: int, end: int) -> None:
         run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), begin, end)

@@ -41,45 +41,19 @@ Callback = Callable[[Any], object]
 
 
 class System:
-    """Holds A x = b and its preconditioner in the order of storage, during a ``with`` block. Collective.
+    """Holds A x = b and its preconditioner in the order of storage, during a ``with`` block; arguments as for `cg`.
+    Collective.
 
-    Parameters
-    ----------
-    name : str
-        The name of the solver.
-    A : Matrix, or an object with ``A @ x`` for a rank's own entries
-    b, x0 : ndarray
-        The own entries of the right side and of the first x; None for zeros.
-    M : Preconditioner, an object with ``M @ r``, or None
-    comm : mpi4py.MPI.Intracomm or AsyncComm, optional
-        Needed if A is no `Matrix`. The deadline of sums is that of the runtime of an `AsyncComm`, else a minute.
-    rtol, atol, maxiter, callback
-        See `cg`.
-    problem : str, optional
-        What is wrong with the solver's other arguments on this rank.
-    shift : float
-        A real number that is subtracted from the diagonal of A.
-    **agreed
-        The solver's other arguments, which must be the same on all ranks.
-
-    Attributes
-    ----------
-    coordinator : StandaloneCoordinator
-        The solver's collectives, besides those of the product.
-    dtype : numpy.dtype
-        The common type of all arguments, in which everything is computed.
-    b, x, r : ndarray
-        The right side, the first x and its residual, scaled.
-    stop : float
-        The norm of the recursion's residual, scaled, at which to stop; larger than the tolerance if that cannot be
-        reached.
-    size : int
-        The number of unknowns on all ranks.
-    preconditioned : bool
-        Some rank has given a preconditioner.
-    most : int
-        The largest number of iterations.
+    `b`, `x` and `r` are the right side, the first x and its residual, scaled.
     """
+
+    b: np.ndarray
+    x: np.ndarray
+    r: np.ndarray
+    dtype: np.dtype  # the common type of all arguments, in which everything is computed
+    # The norm of the recursion's residual, scaled, at which to stop; larger than the tolerance if that cannot be
+    # reached.
+    stop: float
 
     def __init__(
         self,
@@ -94,9 +68,9 @@ class System:
         atol: Any,
         maxiter: Any,
         callback: Callback | None,
-        problem: str | None = None,
-        shift: Any = 0.0,
-        **agreed: Any,
+        problem: str | None = None,  # what is wrong with the solver's other arguments on this rank
+        shift: Any = 0.0,  # a real number that is subtracted from the diagonal of A
+        **agreed: Any,  # the solver's other arguments, which must be the same on all ranks
     ) -> None:
         self._name, self._callback, self._shift = name, callback, shift
         self._product = A
@@ -105,7 +79,7 @@ class System:
         self._error: BaseException | None = None
         if isinstance(M, Preconditioner):
             M.check_open()
-        self.coordinator = self._coordinator_for(A, comm)
+        self.coordinator = self._coordinator_for(A, comm)  # for the collectives besides those of the product
         self._owned = not isinstance(A, Matrix)
         with ExitStack() as marks, self.coordinator.collective_section(f"solving with {name}", self._close):
             marks.enter_context(self.coordinator.calls.marked())
@@ -117,10 +91,9 @@ class System:
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):
                 self._matrix = A.in_type(self.dtype)
-                self._extended = self._matrix.lend_vector()
+                self._extended, self._own = self._matrix.lend_vector()
             else:
-                self._extended = np.zeros(b.shape, self.dtype)
-            self._own = self._extended if self._matrix is None else self._matrix.own_of(self._extended)
+                self._extended = self._own = np.zeros(b.shape, self.dtype)
             self.b = self._inward(b.astype(self.dtype))
             self.x = np.zeros_like(self.b) if x0 is None else self._inward(x0.astype(self.dtype))
             self.real = self.dtype.kind == "f"
@@ -131,10 +104,10 @@ class System:
                 self._diagonal = np.ones_like(self.b) if M is None else M.inverse
             given = [self.b.size, x0 is not None, M is not None]
             size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
-            self.preconditioned = self._M.unknown = bool(preconditioners > 0)
+            self.preconditioned = self._M.unknown = bool(preconditioners > 0)  # on some rank
             self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
-            self.size = int(size)
-            self.most = 10 * self.size if maxiter is None else int(maxiter)
+            self.size = int(size)  # unknowns on all ranks
+            self.most = 10 * self.size if maxiter is None else int(maxiter)  # iterations
             self._marks = marks.pop_all()  # until the solver's end
 
     def __enter__(self) -> Self:
@@ -154,7 +127,7 @@ class System:
                 self._close()
         finally:
             if self._matrix is not None:
-                self._matrix.take_back(self._extended)
+                self._matrix.take_back(self._extended, self._own)
             self._marks.close()
 
     # ---- what is given -----------------------------------------------------------------------
@@ -221,7 +194,7 @@ class System:
     def _preconditioner(self, M: Any) -> Callable[[np.ndarray, np.ndarray], object]:
         """Choose how z = M r is computed."""
         if M is None:
-            return _copied
+            return lambda r, z: np.copyto(z, r)
         if not isinstance(M, Preconditioner):
             return lambda r, z: self._take("M @ r", M @ self.outward(r), z)
         if self._stored_alike(M.matrix):
@@ -257,12 +230,9 @@ class System:
 
     def _begin_with_guess(self, of_b: float) -> None:
         """Scale by the larger one of b and A x, both of which the residual is made of."""
-        extended, own = self.direction()
         (exponent,) = self._exponents(self.x)
         of_x = 0 if exponent == -inf else int(exponent)
-        own[...] = times_power(self.x, -of_x)
-        product = np.empty_like(self.b)
-        self.multiply(extended, product)
+        product = self.product(times_power(self.x, -of_x))
         (of_product,) = self._exponents(product)
         # A first x that A maps to 0 says nothing of the size of A.
         self._A.unknown = of_product == -inf
@@ -369,13 +339,17 @@ class System:
 
         return finish
 
-    def residual(self, x: np.ndarray) -> np.ndarray:
-        """Compute b - A x, scaled."""
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """Compute A x, scaled; this overwrites the vector that the solver multiplies."""
         extended, own = self.direction()
         own[...] = x
         product = np.empty_like(self.b)
         self.multiply(extended, product)
-        return self.b - product
+        return product
+
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Compute b - A x, scaled."""
+        return self.b - self.product(x)
 
     def outward(self, x: np.ndarray) -> np.ndarray:
         """Return a vector in the user's order."""
@@ -462,34 +436,16 @@ class System:
         self.coordinator.synchronize(self._name, error=error if kind == max(kinds) else None)
 
 
-def _copied(r: np.ndarray, z: np.ndarray) -> None:
-    z[...] = r
-
-
 class _Operator:
     """A or M, scaled by 2**-exponent: by 0 unless the exponent of its results is large.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(x, out)`` computes the result without scaling.
-    dtype : numpy.dtype
-    share : int
-        Results are scaled from this part of the type's largest exponent on.
-
-    Attributes
-    ----------
-    apply : callable
-        ``apply(x, out)`` computes the scaled result.
-    exponent : int
-    unknown : bool
-        The first result will determine the exponent.
+    ``function(x, out)`` computes the result without scaling, ``apply(x, out)`` the scaled one.
     """
 
     def __init__(self, function: Callable[[np.ndarray, np.ndarray], object], dtype: np.dtype, share: int) -> None:
         self.apply = self._function = function
-        self._share, self._most = share, np.finfo(dtype).maxexp
-        self.exponent, self.unknown = 0, True
+        self._share, self._most = share, np.finfo(dtype).maxexp  # scaled from this part of the largest exponent on
+        self.exponent, self.unknown = 0, True  # unknown: the first result will determine the exponent
         self._before = 0
 
     def scale(self, of_x: float, of_result: float, out: np.ndarray) -> None:

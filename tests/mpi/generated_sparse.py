@@ -422,7 +422,7 @@ SUBJECTS = (
         | each("from_scipy from_stencil", "makes another one")
         | each("needed local_rows workers", DATA)
         | {"T": "products with it are no longer possible"},
-        internal=each("agreed in_type lend_vector own_of shape_problem take_back", OF_SOLVERS),
+        internal=each("agreed in_type lend_vector shape_problem take_back", OF_SOLVERS),
         once=True,
         calls={
             "__matmul__": Call(one_vector, product),

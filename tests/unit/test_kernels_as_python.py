@@ -13,6 +13,7 @@ import pytest
 from scipy.sparse import bsr_array, csr_array, random_array
 
 from overlap.sparse import incomplete, kernels, multigrid, preconditioners
+from overlap.sparse.rows import Rows
 
 ROWS = 13
 RNG = np.random.default_rng(3)
@@ -83,20 +84,13 @@ def test_products_by_diagonals():
 
 
 def test_parts_of_a_matrix(matrix):
-    values = matrix.data[:, None]
-    found = np.zeros((ROWS, 1))
-    KERNELS.diagonal(matrix.indptr, matrix.indices, values, 0, found)
-    close(found[:, 0], matrix.diagonal())
-    found[:] = 0
-    KERNELS.row_sums(matrix.indptr, values, found)
-    close(found[:, 0], abs(matrix).sum(1))
+    rows = Rows(0, ROWS, matrix.indptr, matrix.indices, matrix.data)
+    close(rows.diagonal(), matrix.diagonal())
+    close(rows.sums(), abs(matrix).sum(1))
     own = matrix[3:9]
     order = np.array([5, 0, 3, 1, 2, 4])
-    place_of = np.argsort(order)
-    starts = KERNELS.count_own(own.indptr, own.indices, 3, order)
-    columns, copied = np.zeros(starts[-1], int), np.zeros((starts[-1], 1))
-    KERNELS.copy_own(own.indptr, own.indices, own.data[:, None], 3, order, place_of, starts, columns, copied)
-    part = csr_array((copied[:, 0], columns, starts), shape=(6, 6))
+    starts, columns, values = Rows(3, 6, own.indptr, own.indices, own.data).own_part(order)
+    part = csr_array((values, columns, starts), shape=(6, 6))
     close(part.toarray(), matrix[3:9, 3:9].toarray()[np.ix_(order, order)])
 
 

@@ -50,21 +50,12 @@ WIDTH = 8  # a block with more indices of the axis along which it is cut has a m
 
 @dataclass(frozen=True)
 class UnitKind:
-    """The parameters of a unit.
+    """The parameters of a unit."""
 
-    Attributes
-    ----------
-    domain : Dedalus' domain
-    scales : tuple of float
-    dtype : dtype
-    start, stop : int
-        Numbers of the layouts.
-    """
-
-    domain: Any
+    domain: Any  # Dedalus'
     scales: tuple[float, ...]
     dtype: Any
-    start: int
+    start: int  # numbers of the layouts
     stop: int
 
     @property
@@ -134,21 +125,8 @@ class _Segment:
 class Unit:
     """One component of a field, from layout to layout.
 
-    Parameters
-    ----------
-    dist : Dedalus' distributor
-    kind : UnitKind
-    comms : dict
-        Awaitable communicators, by the numbers of paths that exchange.
-    plans : dict
-        FFTW's plans that have been made.
-
-    Attributes
-    ----------
-    scratch_nbytes, message_nbytes : int
-        Scratch memory, and the largest message.
-    given_nbytes, made_nbytes : int
-        Bytes of the local array in the first and the last layout.
+    There is an awaitable communicator for the number of every path that exchanges. Bytes of the local array are given
+    in the first layout, and made in the last one; `message_nbytes` are those of the largest message.
     """
 
     def __init__(self, dist: Any, kind: UnitKind, comms: dict[int, Any], plans: Plans) -> None:
@@ -181,15 +159,8 @@ class Unit:
         self._codes = [self._program(number).code for number in range(len(self._segments))]
 
     def steps(self, component: int, source: int, target: int, slot: SlotMemory) -> Iterator[Run | Exchange]:
-        """Yield the steps for a component of a field.
-
-        Parameters
-        ----------
-        component : int
-        source, target : int
-            The address of the field's buffer or of its copy, and that of the buffer.
-        slot : SlotMemory
-        """
+        """Yield the steps for a component of a field, from the address of the field's buffer or of its copy to that of
+        the buffer."""
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE] = source + component * self.given_nbytes
         bases[TARGET] = target + component * self.made_nbytes
@@ -298,16 +269,8 @@ Move = tuple[Any, int, int]
 
 
 class Climb:
-    """The calls of a climb, for fields of given kinds, from layout to layout.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    parts : sequence of (Unit, int)
-        For every field, the unit of its components, and their number.
-    up : bool
-        The climb goes towards the grid.
-    """
+    """The calls of a climb, for fields of given kinds, from layout to layout: for every field there is the unit of its
+    components, and their number. `up` is towards the grid."""
 
     def __init__(self, runtime: Any, parts: Sequence[tuple[Unit, int]], up: bool) -> None:
         self._parts, self._up = parts, up
@@ -354,12 +317,7 @@ class Climb:
 
 
 class Climbs:
-    """The climbs of a distributor's fields, and the moves that are noted and not made yet.
-
-    Parameters
-    ----------
-    dist : Dedalus' distributor
-    """
+    """The climbs of a distributor's fields, and the moves that are noted and not made yet."""
 
     def __init__(self, dist: Any) -> None:
         self._dist = dist

@@ -40,10 +40,7 @@ class _Dimension(ctypes.Structure):
 class SplitPlan:
     """FFTW's plan between real lines and their modes, whose real and imaginary parts are adjacent along the axis.
 
-    Attributes
-    ----------
-    address : int
-        Address of the words for `_backward` and `_forward`: function, plan, and bytes between the two parts.
+    At its address are the words for `_backward` and `_forward`: function, plan, and bytes between the two parts.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int, up: bool) -> None:
@@ -163,16 +160,9 @@ COMPLEX = np.dtype(complex)
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array that consists of pieces.
+    """An array that consists of pieces."""
 
-    Attributes
-    ----------
-    boxes : list of tuple of slice
-        The index ranges of each piece.
-    views : list of View
-    """
-
-    boxes: list[Box]
+    boxes: list[Box]  # the index ranges of each piece
     views: list[View]
 
     @classmethod
@@ -232,16 +222,11 @@ class Room:
 
 
 class Lines:
-    """Transforms along one axis in one direction.
+    """Transforms along one axis in one direction: up is towards the grid."""
 
-    Attributes
-    ----------
-    given, made : int
-        Length of the axis before and after.
-    """
-
-    given: int
-    made: int
+    def __init__(self, points: int, modes: int, up: bool, plans: Plans) -> None:
+        self.points, self.modes, self.up, self.plans = points, modes, up, plans
+        self.given, self.made = (modes, points) if up else (points, modes)  # lengths of the axis before and after
 
     def write(self, program: CompiledProgram, source: Pieces, target: Pieces, axis: int, room: Room) -> None:
         """Write load, transform and store of all lines."""
@@ -256,8 +241,8 @@ class RealFourier(Lines):
     """Real Fourier series, whose coefficients are stored as cos, -sin, cos, -sin, ...; FFTW reads them directly."""
 
     def __init__(self, plan: Any, up: bool, plans: Plans) -> None:
-        self.points, self.modes, self.last, self.up, self.plans = plan.N, plan.M, plan.Kmax, up, plans
-        self.given, self.made = (plan.M, plan.N) if up else (plan.N, plan.M)
+        super().__init__(plan.N, plan.M, up, plans)
+        self.last = plan.Kmax
 
     def write(self, program: CompiledProgram, source: Pieces, target: Pieces, axis: int, room: Room) -> None:
         shape = shape_of(source)
@@ -288,8 +273,8 @@ class ComplexFourier(Lines):
     """Complex Fourier series."""
 
     def __init__(self, plan: Any, up: bool, plans: Plans) -> None:
-        self.points, self.modes, self.last, self.up, self.plans = plan.N, plan.M, plan.Kmax, up, plans
-        self.given, self.made = (plan.M, plan.N) if up else (plan.N, plan.M)
+        super().__init__(plan.N, plan.M, up, plans)
+        self.last = plan.Kmax
 
     def write(self, program: CompiledProgram, source: Pieces, target: Pieces, axis: int, room: Room) -> None:
         grid = room.array(resized(shape_of(source), axis, self.points), COMPLEX)
@@ -320,8 +305,7 @@ class ChebyshevSeries(Lines):
         from scipy import sparse
 
         points, modes = plan.N, plan.M_orig
-        self.points, self.modes, self.up, self.plans = points, modes, up, plans
-        self.given, self.made = (modes, points) if up else (points, modes)
+        super().__init__(points, modes, up, plans)
         self.kept = min(points, modes)
         signs = np.where(np.arange(points) % 2, -1.0, 1.0)
         converts = hasattr(plan, "backward_conversion")
@@ -368,18 +352,8 @@ class ChebyshevSeries(Lines):
 
 
 def lines_of(basis: Any, dist: Any, points: int, dtype: Any, up: bool, plans: Plans) -> Lines | None:
-    """Return the transforms of a basis on a grid of `points` points; None if only Dedalus' own classes can transform.
-
-    Parameters
-    ----------
-    basis, dist : Dedalus' basis and distributor
-    points : int
-    dtype : dtype
-        Data type of the field.
-    up : bool
-        Towards the grid.
-    plans : dict
-    """
+    """Return the transforms of a basis, for fields of a data type, on a grid of `points` points; None if only Dedalus'
+    own classes can transform."""
     kind = type(basis)
     if kind not in (bases.RealFourier, bases.ComplexFourier, bases.Jacobi):
         return None

@@ -304,11 +304,36 @@ class _Call:
         self._execute()
 
 
+def _plan_numpy(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[SerialPlan, SerialPlan]:
+    return _plan_functions(np.fft, "s", shape, axes, dtype, transforms)
+
+
+def _plan_scipy(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[SerialPlan, SerialPlan]:
+    from scipy import fftpack
+
+    return _plan_functions(fftpack, "shape", shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn))
+
+
+def _plan_mkl(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[SerialPlan, SerialPlan]:
+    try:
+        library = import_module("mkl_fft.interfaces.numpy_fft")
+    except ImportError as error:
+        raise InputError(f"backend 'mkl_fft' is not supported here: {error}") from None
+    return _plan_functions(library, "s", shape, axes, dtype, transforms)
+
+
 def _plan_functions(
-    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair, lengths_as: str
+    library: Any, lengths_as: str, shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None
 ) -> tuple[SerialPlan, SerialPlan]:
     """Make plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
-    forward, backward = transforms
+    real = dtype.kind == "f"
+    forward, backward = transforms or ((library.rfftn, library.irfftn) if real else (library.fftn, library.ifftn))
     options = {lengths_as: [shape[axis] for axis in axes], "axes": axes}
     points = np.prod([float(shape[axis]) for axis in axes])
     source = fftw.aligned(shape, dtype=dtype, fill=0)
@@ -321,43 +346,9 @@ def _plan_functions(
 
     def back() -> None:
         values = backward(modes, **options)
-        source[...] = (values.real if source.dtype.kind == "f" else values) * points
+        source[...] = (values.real if real else values) * points
 
     return _Call(forth, source, modes), _Call(back, modes, source)
-
-
-def _plan_numpy(
-    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[SerialPlan, SerialPlan]:
-    real = dtype.kind == "f"
-    return _plan_functions(
-        shape, axes, dtype, transforms or ((np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s"
-    )
-
-
-def _plan_scipy(
-    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[SerialPlan, SerialPlan]:
-    from scipy import fftpack
-
-    return _plan_functions(shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn), "shape")
-
-
-def _plan_mkl(
-    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[SerialPlan, SerialPlan]:
-    try:
-        library = import_module("mkl_fft.interfaces.numpy_fft")
-    except ImportError as error:
-        raise InputError(f"backend 'mkl_fft' is not supported here: {error}") from None
-    real = dtype.kind == "f"
-    return _plan_functions(
-        shape,
-        axes,
-        dtype,
-        transforms or ((library.rfftn, library.irfftn) if real else (library.fftn, library.ifftn)),
-        "s",
-    )
 
 
 PLANNERS = {

@@ -39,26 +39,13 @@ Axes = int | Sequence[int | Sequence[int]] | None
 
 @dataclass(frozen=True)
 class TransformRequest:
-    """The checked and converted arguments of a plan.
+    """The checked and converted arguments of a plan."""
 
-    Attributes
-    ----------
-    fine : tuple of int
-        Global shape of the input.
-    axes : tuple of tuple of int
-    dtype : numpy.dtype
-        Type of the input.
-    dims : tuple of int
-        Ranks along every axis.
-    transformed : dict
-        The `Axis` of every transformed axis, counted from 1, because axis 0 of a staged transform is the batch.
-    """
-
-    fine: tuple[int, ...]
+    fine: tuple[int, ...]  # global shape of the input
     axes: tuple[tuple[int, ...], ...]
-    dtype: np.dtype
-    dims: tuple[int, ...]
-    transformed: dict[int, Axis]
+    dtype: np.dtype  # of the input
+    dims: tuple[int, ...]  # ranks along every axis
+    transformed: dict[int, Axis]  # by axis, counted from 1, because axis 0 of a staged transform is the batch
 
     @property
     def factors(self) -> list[float] | bool:
@@ -310,13 +297,10 @@ def _check_whole(axes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
 def dimensions_of(
     runtime: Runtime, comms: Sequence[MPI.Comm]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the dimensions of the ranks' grid (collective, except for a `Subcomm`, whose ranks have a known order).
+    """Return axis and size of every dimension of the ranks' grid with more than one rank, and this rank's coordinates;
+    that of the first dimension varies fastest with the rank.
 
-    Returns
-    -------
-    axes, grid, coordinates : tuple of int
-        Axis and size of every dimension with more than one rank, and this rank's coordinate; that of the first
-        dimension varies fastest with the rank.
+    Collective, except for a `Subcomm`, whose ranks have a known order.
     """
     split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
     sizes = [comm.size for comm in comms]

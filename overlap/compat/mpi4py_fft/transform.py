@@ -330,22 +330,15 @@ class OwnArrays:
     A copy of either costs up to a tenth of a call. So an array is filled by every call only if the user has asked for
     it, or during the first calls of a plan. Otherwise the plan only keeps a reference to the array of the last call. If
     the user asks for its own array later, it is filled with the present content of that array, and a warning is issued.
-
-    Parameters
-    ----------
-    specs : list of ArraySpec
-        The specs of the input and of the result.
     """
 
     YOUNG = 6  # number of first calls in which the plan's own arrays are filled
 
     def __init__(self, specs: Sequence[ArraySpec]) -> None:
-        self._specs = specs
+        self._specs = specs  # of the input and of the result
         self._own: list[np.ndarray | None] = [None, None]
-        self._last: list[np.ndarray | None] = [
-            None,
-            None,
-        ]  # the user's arrays whose values are missing in the plan's own
+        # The user's arrays whose values are missing in the plan's own.
+        self._last: list[np.ndarray | None] = [None, None]
         self._asked = [False, False]
         self._calls = [0, 0]
 
