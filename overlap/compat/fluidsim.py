@@ -54,22 +54,14 @@ class _OnTruncatedSpectrum(_OperatorsOfFluidfft):
 class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
     """fluidsim's operators, with transforms of vectors and the product of velocity and vorticity.
 
-    Parameters
-    ----------
-    params : fluidsim's parameters
-        If their ``oper.type_fft`` names another FFT class, as on the coarse grid of a forcing, the operators are
-        fluidsim's own.
-
-    Attributes
-    ----------
-    vectors : FFT3 or None
-        The plan for the three fields of a vector; None if the operators are fluidsim's own.
+    If ``oper.type_fft`` of the parameters names another FFT class, as on the coarse grid of a forcing, the operators
+    are fluidsim's own.
     """
 
     def __init__(self, params: Any) -> None:
         self._cubic = params.oper.truncation_shape == "cubic"
         super().__init__(params)
-        self.vectors: Any = None
+        self.vectors: Any = None  # the plan for the three fields of a vector, if the operators are not fluidsim's own
         if not isinstance(self.oper_fft, FFT3DMPIWithOverlap):
             return
         plan = self.oper_fft.plan
@@ -90,12 +82,7 @@ class Operators(OperatorsPseudoSpectral3D, _OnTruncatedSpectrum):
     ) -> None:
         """Compute velocity x vorticity in Fourier space (collective).
 
-        Parameters
-        ----------
-        velocity : sequence of ndarray or None
-            The velocity in real space, if it is known on all ranks.
-        velocity_fft, vorticity_fft, out : sequence of ndarray
-            `out` may be the velocity's arrays.
+        `velocity` is that in real space, if it is known on all ranks; `out` may be the arrays of `velocity_fft`.
         """
         if velocity is None:
             if any(map(np.may_share_memory, velocity_fft, out)):

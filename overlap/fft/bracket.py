@@ -36,10 +36,12 @@ from ..ranks.interrupts import holding_signals
 from ..ranks.objects import old_argument
 from ..ranks.resource import marked_call
 from ..runtime import parallel, worker_index
+from ..runtime.on_runtime import PlanComm
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
+from .constructor import of_plan
 from .engine.fftw import fast_length, zeros
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets, exchanging_stages
 from .engine.plane_composition import ONE, SlotBuffers
@@ -47,7 +49,6 @@ from .engine.program import ArrayReference
 from .engine.stage import SourceArray
 from .engine.steps import Call, Exchange
 from .engine.tasks import Task
-from .on_runtime import PlanComm, of_plan
 from .plan import Plan
 from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, Tuned, settings_problem

@@ -12,13 +12,14 @@ from numpy.typing import DTypeLike
 from ..arrays import AxisSwap, Layout
 from ..arrays.exchange import travelling
 from ..arrays.stages import Route
+from ..runtime.on_runtime import PlanComm
 from .arguments import axes_of_array, integers, shown
 from .array_layout import ArrayLayout, default_problem
+from .constructor import of_plan
 from .engine.axis import Axis
 from .engine.six_step import TwiddledTranspose, next_lengths, two_factors
 from .fourier import FourierPlan
 from .function import Dealias, Function
-from .on_runtime import PlanComm, of_plan
 from .planning.settings import Settings
 from .transform import Transform
 

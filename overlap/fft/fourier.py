@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..ranks.interrupts import holding_signals
 from ..ranks.resource import marked_call
 from ..runtime import Runtime
+from ..runtime.on_runtime import PlanComm
 from .arguments import (
     NORMS,
     dtype_problem,
@@ -34,12 +35,12 @@ from .arguments import (
 )
 from .array_layout import SIDES, ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
+from .constructor import of_plan
 from .engine.axis import REAL_KINDS, Axis, Direction, axes_of, modes_dtype, period_of
 from .engine.fftw import zeros
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
 from .function import Dealias, Function, dealias_problem, fine_points
-from .on_runtime import PlanComm, of_plan
 from .operators import SpectralOperators, lengths_problem
 from .plan import Plan
 from .planning.plan_cache import PlanCache

@@ -23,11 +23,11 @@ from ..arrays import DistArray, Weights, checked
 from ..arrays.weights import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
 from ..ranks.exclusive import thread_level
 from ..ranks.resource import marked_call
+from ..runtime.on_runtime import OnRuntime, PlanComm
 from ..timing import seconds_of
 from .arguments import record
 from .array_layout import ArrayLayout, shares_problem
 from .array_spec import ArraySpec
-from .on_runtime import OnRuntime, PlanComm
 from .planning.plan_cache import PlanCache, Tuning, path_of
 from .planning.settings import Settings, Tuned
 from .planning.tournament import budget_problem, choose, median_seconds, on_trial, seconds, tune, use_settings

@@ -28,15 +28,16 @@ from ..ranks.interrupts import holding_signals
 from ..ranks.objects import Described, Uncopied
 from ..ranks.resource import marked_call
 from ..runtime.loop.words import BASES, RECEIVE, SEND, SOURCE, TARGET
+from ..runtime.on_runtime import OnRuntime, PlanComm
 from ..runtime.plan_call import CallKind
 from ..runtime.requests.operations import Operation
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
+from .constructor import of_plan
 from .engine.message import starts_of
 from .engine.program import ArrayReference
 from .engine.schedule import Schedule, Schedules, addresses_of
 from .engine.steps import AnyStep, Call, Exchange, Run
-from .on_runtime import OnRuntime, PlanComm, of_plan
 from .planning.settings import Settings, settings_problem
 
 MESSAGE_NBYTES = 256 * 1024  # least bytes of a rank's message, if there are enough entries

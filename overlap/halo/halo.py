@@ -437,13 +437,8 @@ class Halo(CollectiveContext):
         self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def _listen(self, last: int) -> None:
-        """Raise another rank's failure, which the rounds up to number `last` cannot do without.
-
-        Raises
-        ------
-        _AgainError
-            This rank has raised it before, in a call of another object.
-        """
+        """Raise another rank's failure, which the rounds up to number `last` cannot do without; an `_AgainError` if
+        this rank has raised it before, in a call of another object."""
         for _rank, content in self._failures.received():
             self._reported.append((int.from_bytes(content[:_WORD], "little"), content[_WORD:]))
         for number, content in self._reported:

@@ -89,15 +89,11 @@ class ChangingFile(ErrorKeepingFile):
         super().truncate(max(self._end, self._old_end))
 
     def commit(self) -> None:
-        """Write the changes that are in memory to the file.
+        """Write the changes that are in memory to the file; an `OSError` says that the disk has not taken everything,
+        and the file has not changed.
 
         Before that, the old content of these places is written to a second file, which is removed at the end; a process
         that ends in between leaves it for `undo`.
-
-        Raises
-        ------
-        OSError
-            The disk has not taken everything; the file has not changed.
         """
         self.flush()
         if self.error is not None:
@@ -122,13 +118,8 @@ class ChangingFile(ErrorKeepingFile):
 
 @contextmanager
 def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
-    """Return a file to change: all changes are made when the block ends, or none of them.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened or written, or another process is restoring it (`undo`).
-    """
+    """Return a file to change: all changes are made when the block ends, or none of them, with an `OSError` if the file
+    cannot be opened or written, or another process is restoring it (`undo`)."""
     target = final_target(path)
     with ChangingFile(target) as file, _locked(file._file.fileno(), fcntl.LOCK_SH):
         try:
@@ -142,17 +133,9 @@ def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
 
 
 def undo(path: str | os.PathLike[str]) -> bool:
-    """Restore the old content of a file if a process ended while it wrote changes to the file.
+    """Restore the old content of a file if a process ended while it wrote changes to the file; return whether it did.
 
-    Returns
-    -------
-    bool
-        Whether there was anything to restore.
-
-    Raises
-    ------
-    OSError
-        The content cannot be restored, or another process is about to change the file.
+    An `OSError` says that the content cannot be restored, or that another process is about to change the file.
     """
     target = final_target(path)
     beside = undo_path(target)
@@ -224,10 +207,7 @@ Known = tuple[list[int], list[float], dict[str, Stored], dict[str, Any]]
 def known(path: Path, mode: str) -> Known | None:
     """Return steps, times, fields and attributes of a file; None if the file does not exist yet.
 
-    Raises
-    ------
-    OSError
-        The file cannot be opened or made, or an `Output` did not write it.
+    An `OSError` says that the file cannot be opened or made, or that an `Output` did not write it.
     """
     if mode == "w" or (mode == "a" and not path.exists()):
         if problem := unwritable(path):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from math import prod
 from operator import index as as_integer
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
@@ -25,8 +25,8 @@ from ..arrays.exchange import dtype_sent, exchange_problem, rounded
 from ..arrays.hdf5_storage import Axes, axes_of, hdf5
 from ..arrays.layout import Box, box_shape
 from ..ranks.interrupts import holding_signals
-from ..ranks.resource import Resource, Telling, closed_error
 from ..runtime import Pipeline, Runtime
+from ..runtime.on_runtime import OnRuntime
 from . import hdf5_file, problems
 from .problems import STEP, TIME, Stored
 
@@ -112,10 +112,7 @@ def to_rank_0(runtime: Runtime) -> Pipeline:
     return runtime.pipelined(program, buffers=buffers, skeleton=gathering, depth=DEPTH)
 
 
-_CLOSING = "closing an Output"
-
-
-class Output(Resource):
+class Output(OnRuntime):
     """Fields at several times in one HDF5 file: written step by step, and read on any number of ranks.
 
     Making one, and every method, is collective.
@@ -178,6 +175,8 @@ class Output(Resource):
     ([0, 10], {'step': 10, 'time': 0.1, 'energy': 2.0})
     """
 
+    _kind, _named = "Output", "an Output"
+
     @holding_signals
     def __init__(
         self,
@@ -190,11 +189,8 @@ class Output(Resource):
         coords: Mapping[str, ArrayLike] | None = None,
         exchange: str | None = None,
     ) -> None:
-        super().__init__()
-        self.closed = False
-        self._owns_runtime = not isinstance(comm, Runtime)
-        self.runtime = rt = comm if isinstance(comm, Runtime) else Runtime(comm)
-        rt.check_open()
+        super().__init__(comm)
+        rt = self.runtime
         self._pipeline: Pipeline | None = None
         self.steps: list[int] = []
         self.times: list[float] = []
@@ -225,44 +221,17 @@ class Output(Resource):
 
     def close(self) -> None:
         """Free the buffers, and the runtime if the output made it (collective); the file is already complete."""
-        if self.closed:
-            return
-        with self.runtime.coordinator.closing(_CLOSING):
-            self.closed, self._pipeline = True, None
-            if self._owns_runtime:
-                self.runtime.close()
+        super().close()
 
-    def _end(self) -> None:
-        self.close()
-
-    def _fail(self, error: BaseException) -> Telling | None:
-        if self.closed:
-            return None
-        with self.runtime.coordinator.closing(_CLOSING):
-            self.closed, self._pipeline = True, None
-            return self.runtime._fail(error) if self._owns_runtime else self.runtime.coordinator.notify(error)
-
-    def _ending_calls(self) -> AbstractContextManager[bool]:
-        return self.runtime.coordinator.ending_calls()
-
-    def _closed_by_fork(self) -> None:
-        super()._closed_by_fork()
-        self.closed = True
+    def _release(self, closing: ExitStack) -> None:
+        self._pipeline = None
 
     def check_open(self) -> None:
         """Raise a `ClosedError` after `close`."""
-        if self.closed:
-            raise closed_error("Output", "closed", self._forked)
-
-    def __enter__(self) -> Self:
-        self.check_open()
-        return self
+        self._check_in_use()
 
     def _title(self) -> str:
         return f"Output {str(self.path)!r}: {len(self.steps)} step(s) of {', '.join(self.fields) or 'nothing'}"
-
-    def _has_ended(self) -> bool:
-        return self.closed
 
     # ---- writing -----------------------------------------------------------------------------
 
@@ -362,13 +331,8 @@ class Output(Resource):
         return stored
 
     def _holders(self, arrays: Mapping[str, DistArray]) -> dict[str, list[Box | None]]:
-        """Return the part of each field that every rank sends (collective).
-
-        Raises
-        ------
-        InputError
-            On all ranks: the parts do not make up the array.
-        """
+        """Return the part of each field that every rank sends (collective); raise an `InputError` on all ranks if the
+        parts do not make up the array."""
         everyone = self.runtime.coordinator.allgather([array.local_slice for array in arrays.values()])
         holders, problem = {}, None
         for number, (name, array) in enumerate(arrays.items()):

@@ -60,7 +60,7 @@ class IC0(Preconditioner):
         super().__init__(A)
         problem = integer_problem("colours", colours, 1, none=True) or number_problem("shift", shift)
         with self._made(problem, colours=colours, shift=shift):
-            starts, columns, values = A.own_part()
+            starts, columns, values = A.local_rows.own_part(A.order)
             colour = colours_of(starts, columns, colours)
             self.colours = int(colour.max(initial=-1)) + 1
             rows = np.argsort(colour, kind="stable")

@@ -311,7 +311,7 @@ class Matrix(CollectiveContext):
             converted._store(coordinator, rows, self.shape[0] // self.block, self._transport)
             return converted
 
-    def in_type(self, dtype: np.dtype) -> Self:
+    def _in_type(self, dtype: np.dtype) -> Self:
         """Return this matrix or a copy in another type, which is kept for products with vectors of this type.
         Collective."""
         if dtype == self.dtype:
@@ -351,15 +351,15 @@ class Matrix(CollectiveContext):
         InputError
             On all ranks: the vector of one does not fit, or types differ between ranks.
         """
-        x = self.agreed(x, "a product")
-        A = self.in_type(x.dtype)
+        x = self._agreed(x, "a product")
+        A = self._in_type(x.dtype)
         extended, own = A.vector()
         own[...] = x[A.order] if A._moved else x
         product = np.empty_like(own)
         A.multiply(extended, product)
         return A.outward(product) if A._moved else product
 
-    def agreed(self, x: Any, call: str) -> np.ndarray:
+    def _agreed(self, x: Any, call: str) -> np.ndarray:
         """Convert a vector of the user to the common type of vector and matrix. Collective.
 
         Raises
@@ -451,20 +451,18 @@ class Matrix(CollectiveContext):
 
         Types and errors are those of ``A @ x``.
         """
-        x = self.agreed(x, "a transposed product")
-        return self.in_type(x.dtype)._multiply_transposed(x)
-
-    def _multiply_transposed(self, x: np.ndarray) -> np.ndarray:
-        extended = np.zeros((self._storage.length, *self._vector_shape[1:]), self.dtype)
-        self._storage.transposed(np.ascontiguousarray(self.inward(x)), extended)
-        back: list[Any] = [None] * self.halo.comm.size
-        for neighbour in self._entries.traffic:
+        x = self._agreed(x, "a transposed product")
+        A = self._in_type(x.dtype)
+        extended = np.zeros((A._storage.length, *A._vector_shape[1:]), A.dtype)
+        A._storage.transposed(np.ascontiguousarray(A.inward(x)), extended)
+        back: list[Any] = [None] * A.halo.comm.size
+        for neighbour in A._entries.traffic:
             back[neighbour.rank] = [extended[region] for region in neighbour.receives]
-        received = self.halo.coordinator.alltoall(back)
-        for neighbour in self._entries.traffic:  # in the order of ranks
+        received = A.halo.coordinator.alltoall(back)
+        for neighbour in A._entries.traffic:  # in the order of ranks
             for region, values in zip(neighbour.sends, received[neighbour.rank] or ()):
                 extended[region] += values
-        return self.outward(extended[self._own])
+        return A.outward(extended[A._own])
 
     # ---- vectors -----------------------------------------------------------------------------
 
@@ -482,7 +480,7 @@ class Matrix(CollectiveContext):
             self._extended = extended
         return self._extended, self._extended[self._own]
 
-    def lend_vector(self) -> tuple[np.ndarray, np.ndarray]:
+    def _lend_vector(self) -> tuple[np.ndarray, np.ndarray]:
         """Lend a vector as from `vector`, until it is given back (collective).
 
         A solver must not compute in the vector of ``A @ x``, because a callback or a preconditioner of the user may use
@@ -491,7 +489,7 @@ class Matrix(CollectiveContext):
         self.check_open()
         return self._spare.pop() if self._spare else self.vector(fresh=True)
 
-    def take_back(self, extended: np.ndarray, own: np.ndarray) -> None:
+    def _take_back(self, extended: np.ndarray, own: np.ndarray) -> None:
         """Take a vector that was lent."""
         self._spare.append((extended, own))
 
@@ -551,16 +549,6 @@ class Matrix(CollectiveContext):
         """Return this rank's rows with global columns, in the user's numbering."""
         return self._rows
 
-    def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return starts, columns and values of this rank's own rows and columns, in the order of storage."""
-        self.check_open()
-        return self._rows.own_part(self.order)
-
-    def row_sums(self) -> np.ndarray:
-        """Sum the magnitudes of each row of this rank, (rows,) or (rows, b)."""
-        self.check_open()
-        return self._rows.sums()
-
     @holding_signals
     @marked_call
     def norm(self, ord: str | float = "fro") -> float:
@@ -590,7 +578,7 @@ class Matrix(CollectiveContext):
             scale = 0 if exponent == -np.inf else int(exponent)
             square = (np.abs(times_power(self._rows.values, -scale)) ** 2).sum()
             return float_times_power(float(np.sqrt(coordinator.sum(np.array([square], np.float64))[0])), scale)
-        return coordinator.maximum(float(self.row_sums().max(initial=0.0)))
+        return coordinator.maximum(float(self._rows.sums().max(initial=0.0)))
 
     @marked_call
     def to_scipy(self) -> Any:
@@ -609,7 +597,7 @@ class Matrix(CollectiveContext):
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
         return kind((values, columns, starts), shape=self.shape)
 
-    def shape_problem(self, x: Any) -> str | None:
+    def _shape_problem(self, x: Any) -> str | None:
         """Return what is wrong with the shape of a vector; None if nothing is."""
         if isinstance(x, np.ndarray) and x.shape == self._vector_shape:
             return None
@@ -622,7 +610,7 @@ class Matrix(CollectiveContext):
     def vector_problem(self, x: Any) -> str | None:
         """Return what is wrong with a vector for a product; None if nothing is."""
         self.check_open()
-        if problem := self.shape_problem(x):
+        if problem := self._shape_problem(x):
             return problem
         if x.dtype == self.dtype:
             return None

@@ -102,7 +102,7 @@ class Preconditioner(CollectiveContext):
             On all ranks: the vector of some rank does not fit, or types differ between ranks.
         """
         self.check_open()
-        return self.apply_to(self._matrix.agreed(r, f"a product with {self._known_as}"))
+        return self.apply_to(self._matrix._agreed(r, f"a product with {self._known_as}"))
 
     def apply_to(self, r: np.ndarray) -> np.ndarray:
         """Compute M r in the user's order and the type of r; if r is complex and M is real, part by part."""
@@ -274,7 +274,7 @@ class Chebyshev(Preconditioner):
                 None if (diagonal.real > 0).all() else "expected a positive diagonal, received one with other numbers",
             )
             self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
-            self.largest = A.halo.coordinator.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
+            self.largest = A.halo.coordinator.maximum(float((A.local_rows.sums() / diagonal.real).max(initial=0.0)))
             self._middle = self.largest * (1 + 1 / ratio) / 2
             self._half = self.largest * (1 - 1 / ratio) / 2
             self._degree = degree

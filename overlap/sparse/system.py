@@ -90,8 +90,8 @@ class System:
             b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):
-                self._matrix = A.in_type(self.dtype)
-                self._extended, self._own = self._matrix.lend_vector()
+                self._matrix = A._in_type(self.dtype)
+                self._extended, self._own = self._matrix._lend_vector()
             else:
                 self._extended = self._own = np.zeros(b.shape, self.dtype)
             self.b = self._inward(b.astype(self.dtype))
@@ -127,7 +127,7 @@ class System:
                 self._close()
         finally:
             if self._matrix is not None:
-                self._matrix.take_back(self._extended, self._own)
+                self._matrix._take_back(self._extended, self._own)
             self._marks.close()
 
     # ---- what is given -----------------------------------------------------------------------
@@ -185,7 +185,7 @@ class System:
     def _vector_problem(name: str, A: Any, vector: np.ndarray) -> str | None:
         if vector.dtype.kind not in "biufc":
             return f"expected {name} of numbers, received an array of type {vector.dtype}"
-        if isinstance(A, Matrix) and (problem := A.shape_problem(vector)):
+        if isinstance(A, Matrix) and (problem := A._shape_problem(vector)):
             return problem
         if not np.isfinite(vector).all():
             return f"expected {name} of finite numbers, received some that are not finite"

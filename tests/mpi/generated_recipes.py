@@ -28,7 +28,7 @@ SUBJECTS: dict[str, tuple[Subject, ...]] = {
 }
 
 DEGREES: dict[str, int | tuple[int, ...] | None] = {
-    **dict.fromkeys(("wavenumbers", "grid", "from_function", "diagonal", "own_part", "row_sums", "norm"), 0),
+    **dict.fromkeys(("wavenumbers", "grid", "from_function", "diagonal", "norm"), 0),
     **dict.fromkeys(("buffers", "operation", "operations", "planes", "compute", "communicate"), None),
     "overlap.DistArray.global_vdot": 2,
     "overlap.DistArray.load": 0,

@@ -422,7 +422,6 @@ SUBJECTS = (
         | each("from_scipy from_stencil", "makes another one")
         | each("needed local_rows workers", DATA)
         | {"T": "products with it are no longer possible"},
-        internal=each("agreed in_type lend_vector shape_problem take_back", OF_SOLVERS),
         once=True,
         calls={
             "__matmul__": Call(one_vector, product),
@@ -436,8 +435,6 @@ SUBJECTS = (
             "diagonal": Call(local=True),
             "inward": Call(one_vector, trusted=TRUSTED),
             "outward": Call(one_vector, trusted=TRUSTED),
-            "own_part": Call(local=True),
-            "row_sums": Call(local=True),
             "norm": Call(lambda lab, one: {"ord": "fro"}, right_norm),
             "to_scipy": Call(),
             "sum": Call(lambda lab, one: {"values": np.ones(2)}, trusted=TRUSTED),

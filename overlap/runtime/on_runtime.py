@@ -1,58 +1,24 @@
-"""`OnRuntime`: the base class of plans, on a runtime of their own or a shared one, made and closed by all ranks."""
+"""`OnRuntime`: the base class of objects on a runtime of their own or a shared one, made and closed by all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import fields
-from functools import wraps
-from inspect import signature
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
-from ..errors import repr_of
 from ..ranks.resource import Calls, Resource, Telling, closed_error
-from ..runtime import AsyncComm, Runtime
-from .planning.settings import Settings
-
-_CLOSING = "closing a plan"
-_SETTINGS = {field.name for field in fields(Settings)}
-_RUNTIME_OPTIONS = signature(Runtime).parameters.keys()
-
-P = ParamSpec("P")
-Made = TypeVar("Made", bound="OnRuntime")
+from .requests.requests import AsyncComm
+from .runtime import Runtime
 
 PlanComm = Any
-"""The first argument of a plan: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
-
-
-def of_plan(init: Callable[Concatenate[Made, P], None]) -> Callable[Concatenate[Made, P], None]:
-    """Decorate a plan's constructor, so that it says where the options of a runtime, and the settings, belong."""
-
-    @wraps(init)
-    def made(self: Made, /, *args: P.args, **options: P.kwargs) -> None:
-        own = signature(init).parameters
-        for name, value in options.items():
-            if name not in own and name in _SETTINGS:
-                raise TypeError(f"{self._kind} has no argument {name!r}: pass settings={{{name!r}: {repr_of(value)}}}")
-            if name not in own and name in _RUNTIME_OPTIONS:
-                raise TypeError(
-                    f"{self._kind} has no argument {name!r}, which a runtime has: make the plan of one, "
-                    f"{self._kind}(Runtime(comm, {name}={repr_of(value)}), ...)"
-                )
-            if name not in own:
-                raise TypeError(
-                    f"{self._kind}() got an unexpected keyword argument {name!r}; its arguments are "
-                    f"{', '.join(list(own)[1:])}"
-                )
-        init(self, *args, **options)
-
-    return made
+"""What an object is made of: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
 
 class OnRuntime(Resource):
     """An object on a runtime, which it closes if it has made the runtime."""
 
     _kind: str  # name of the class for users
+    _named = "a plan"  # in messages
 
     def __init__(self, comm: PlanComm) -> None:
         super().__init__()
@@ -74,17 +40,17 @@ class OnRuntime(Resource):
         return self.closed or self.runtime.closed
 
     def close(self) -> None:
-        """Free what the plan holds (collective); closes the runtime if the plan made it.
+        """Free what the object holds (collective); closes the runtime if the object made it.
 
         Raises
         ------
         BusyError
-            A call of the plan or of its runtime is under way; nothing is freed.
+            A call of the object or of its runtime is under way; nothing is freed.
         """
         if self.closed:
             return
         # ExitStack runs all steps, even if one of them raises.
-        with self.runtime.coordinator.closing(_CLOSING), ExitStack() as closing:
+        with self.runtime.coordinator.closing(f"closing {self._named}"), ExitStack() as closing:
             self.closed = True
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
@@ -99,7 +65,7 @@ class OnRuntime(Resource):
     def _fail(self, error: BaseException) -> Telling | None:
         if self.closed:
             return None
-        with self.runtime.coordinator.closing(_CLOSING):
+        with self.runtime.coordinator.closing(f"closing {self._named}"):
             self.closed = True
             with ExitStack() as closing:
                 self._release(closing)
