@@ -326,9 +326,6 @@ class Bracket(Plan):
     def _before_tuning_or_balancing(self) -> None:
         self.transform.plan()
 
-    def _shapes(self) -> tuple[Any, ...]:
-        return ()
-
     # ---- slices ----------------------------------------------------------------------------------
 
     @marked_call

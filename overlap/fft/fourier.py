@@ -62,7 +62,7 @@ class FourierPlan(Plan):
     _names: tuple[str, ...]  # names of the axes' lengths
     _memory: PlanCache
     _kinds: tuple[str, ...]
-    _at: Sequence[int]  # the first axis of each axis, after the batch's: one that stays split becomes two
+    _at: Sequence[int]  # where each axis begins in layouts, after the batch's: one that stays split is two there
 
     @of_plan
     @holding_signals

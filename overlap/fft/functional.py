@@ -262,13 +262,6 @@ _EXACT = {int, str, type(None)}
 _EXACT_OR_TUPLE = _EXACT | {tuple}
 
 
-class _Kept:
-    """A plan that is kept."""
-
-    def __init__(self, plan: FourierPlan) -> None:
-        self.plan, self.used = plan, 0  # number of the last call on this rank that used it
-
-
 class _Plans:
     """The plans of a communicator that were used last, and their runtimes by number of workers.
 
@@ -280,9 +273,10 @@ class _Plans:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}
-        self._kept: dict[tuple, _Kept] = {}  # the keys are the same on all ranks
+        self._kept: dict[tuple, FourierPlan] = {}  # the keys are the same on all ranks
+        self._used: dict[FourierPlan, int] = {}  # number of the last call on this rank of every kept plan
         self._count = 0
-        self.served: dict[tuple, tuple[_Kept, Transform]] = {}  # this rank's requests -> kept plan and its transform
+        self.served: dict[tuple, tuple[FourierPlan, Transform]] = {}  # this rank's requests -> plan and its transform
 
     @property
     def _calls(self) -> Calls:
@@ -294,12 +288,12 @@ class _Plans:
         return self._runtime(1)
 
     @marked_call
-    def call(self, kept: _Kept, run: Transform, x: np.ndarray) -> DistArray:
+    def call(self, plan: FourierPlan, run: Transform, x: np.ndarray) -> DistArray:
         """Call a transform of a kept plan (collective).
 
         If a rank is about to do something else, all ranks raise an `InputError` with `disagreement`.
         """
-        self._count = kept.used = self._count + 1
+        self._count = self._used[plan] = self._count + 1
         base = self.base
         if run.runtime is base:
             return run(x)
@@ -307,7 +301,7 @@ class _Plans:
             base.coordinator.enter(run.known_as, {})
             return run(x)
 
-    def find(self, request: FunctionRequest, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> _Kept:
+    def find(self, request: FunctionRequest, shape: tuple[int, ...], dtype: np.dtype, split: int | None) -> FourierPlan:
         """Return the plan for a request; make it if it is not among the kept ones (collective).
 
         It is an `FFTN` whose arrays in real space are split along `split`; if that is None, an `FFT2` or `FFT3`.
@@ -323,24 +317,24 @@ class _Plans:
             else:
                 plan = FFT3(runtime, shape, dtype, layout={"grid": (1, self._comm.size)}, **options)
             if len(self._kept) == KEPT:
-                oldest = min(self._kept, key=lambda other: self._kept[other].used)
+                oldest = min(self._kept, key=lambda other: self._used[self._kept[other]])
                 self._drop(self.base.coordinator.bcast(oldest))  # the ranks' counts may differ after a failed call
-            self._kept[key] = _Kept(plan)
+            self._kept[key], self._used[plan] = plan, 0
         return self._kept[key]
 
-    def serve(self, asked: tuple, kept: _Kept, run: Transform) -> None:
+    def serve(self, asked: tuple, plan: FourierPlan, run: Transform) -> None:
         """Note that a plan serves a request, after all ranks have agreed on it."""
         if len(self.served) > 8 * KEPT:
             self.served.clear()
-        self.served[asked] = kept, run
+        self.served[asked] = plan, run
 
     def _drop(self, key: tuple) -> None:
         dropped = self._kept[key]
         try:
-            dropped.plan.close()
+            dropped.close()
         finally:
-            if dropped.plan.closed:  # else it is in a call
-                del self._kept[key]
+            if dropped.closed:  # else it is in a call
+                del self._kept[key], self._used[dropped]
                 self.served = {asked: found for asked, found in self.served.items() if found[0] is not dropped}
 
     def _runtime(self, workers: int) -> Runtime:
@@ -455,15 +449,15 @@ def _agreed(
             given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
     # From here on all ranks have the same request, and the plan reports errors on all of them. Finding a plan is no
     # call of the kept plans: it may close one.
-    kept = plans.find(request, shape, dtype, serving)
+    plan = plans.find(request, shape, dtype, serving)
     with base.coordinator.calls.marked():
-        run = kept.plan.forward if kind.forward else kept.plan.backward
+        run = plan.forward if kind.forward else plan.backward
         wanted = run.inputs[0]
         if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
             given = fitted(wanted, given, request, held_shape, base)
         if asked is not None and given is x:
-            plans.serve(asked, kept, run)
-        return plans.call(kept, run, given)
+            plans.serve(asked, plan, run)
+        return plans.call(plan, run, given)
 
 
 _SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # results of the example in the docstring

@@ -57,14 +57,10 @@ def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """
     dtype = np.dtype(dtype)
     nbytes = nbytes_of(shape, dtype)
-    array = empty(nbytes_of_block(nbytes), np.uint8)[:nbytes].view(dtype).reshape(shape)
+    block_nbytes = nbytes if nbytes < OWN_PAGE_NBYTES else max(nbytes, HUGE_PAGE_NBYTES)
+    array = empty(block_nbytes, np.uint8)[:nbytes].view(dtype).reshape(shape)
     array[...] = 0
     return array
-
-
-def nbytes_of_block(nbytes: int) -> int:
-    """Return the bytes of the block in which `zeros` puts an array: from `OWN_PAGE_NBYTES` on a huge page at least."""
-    return nbytes if nbytes < OWN_PAGE_NBYTES else max(nbytes, HUGE_PAGE_NBYTES)
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:

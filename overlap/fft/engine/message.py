@@ -59,8 +59,8 @@ class Message:
         self._straight = rank if straight else None  # the rank whose piece is in the target before the exchange
         self.shapes_sent = [box_shape(box) for box in boxes.sent]
         self.shapes_received = [box_shape(box) for box in boxes.received]
-        sent = [points(shape) for shape in self.shapes_sent]
-        received = [points(shape) for shape in self.shapes_received]
+        sent = [prod(shape) for shape in self.shapes_sent]
+        received = [prod(shape) for shape in self.shapes_received]
         sent[rank] = 0
         if straight:
             received[rank] = 0
@@ -120,11 +120,6 @@ def write_unpacking(program: CompiledProgram, message: Message, pieces: list[Vie
         return
     for piece, box in zip(message.gathered(pieces), message.gathered(message.received)):
         program.copy(target[box], piece)
-
-
-def points(shape: tuple[int, ...]) -> int:
-    """Return the number of elements of an array of `shape`."""
-    return prod(shape)
 
 
 def starts_of(counts: list[int]) -> list[int]:

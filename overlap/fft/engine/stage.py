@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ...arrays.layout import Box
 from ...runtime.loop.words import RECEIVE, SEND, SOURCE
 from .axis import Axis, Direction, dtype_after
 from .fftw import REQUIRED_ALIGNMENT
-from .message import Message, WireFormat, points, write_unpacking
+from .message import Message, WireFormat, write_unpacking
 from .program import CompiledProgram, View
 from .six_step import TwiddledTranspose, TwiddleFactors
 from .sweep import Sweep
@@ -122,8 +123,8 @@ class Stage:
             and not lines[axes[0]].real
             and lines[axes[0]].alike
             and SweepInPlace.suits(shape, axes[0], self.dtype)
-            and points(local[:along]) == 1
-            and points(local[along + 1 :]) * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
+            and prod(local[:along]) == 1
+            and prod(local[along + 1 :]) * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
         )
 
     def _make_sweeps(self, number: int, length: int, lines: dict[int, Axis], direction: Direction) -> None:
@@ -324,4 +325,4 @@ def transformed(shape: tuple[int, ...], axes: Sequence[int], lines: dict[int, Ax
 
 def largest_nbytes(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Return the bytes of the largest local array with even shares: that of the first rank in every dimension."""
-    return points(layout.even.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize
+    return prod(layout.even.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

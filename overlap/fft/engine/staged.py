@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from ...runtime.requests.requests import AsyncComm
 from .axis import Axis, Direction, dtype_after, modes_dtype
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, zeros
 from .late import LateTiles
-from .message import Message, WireFormat, points
+from .message import Message, WireFormat
 from .program import ArrayReference, Buffers, CompiledProgram, ProgramCache, View, assemble
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
 from .steps import AnyStep, Exchange, Run, Split, checked, ended
@@ -81,10 +82,10 @@ class TrailingAxes:
                 and ((dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0)
             ):
                 self.late_units = len(stage.late_parts)
-                inner = points(local[split + 1 : axis] if split < axis else local[split + 1 :])
+                inner = prod(local[split + 1 : axis] if split < axis else local[split + 1 :])
                 cuts = [slice(part.start * inner, part.stop * inner) for part in stage.late_parts]
                 before = split < axis
-        alone = alone or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
+        alone = alone or prod(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
         if (
             able
             and len(axes) == 1
@@ -107,7 +108,7 @@ class TrailingAxes:
                 same=able,
                 ends=ends,
             )
-        few = points(local) * dtype.itemsize // PART_NBYTES
+        few = prod(local) * dtype.itemsize // PART_NBYTES
         self.parts = block(  # the sweep's blocks
             self.sweep.count,
             1 if workers == 1 else max(1, min(self.sweep.count, max(workers, min(few, PARTS * workers)))),
@@ -133,7 +134,7 @@ class WorkMemory:
         sizes = [
             max(
                 (
-                    points(stage.target_shape) * stage.target_dtype.itemsize
+                    prod(stage.target_shape) * stage.target_dtype.itemsize
                     for stage in stages
                     if stage.place.number and stage.place.number % 2 == odd
                 ),
@@ -159,7 +160,7 @@ class WorkMemory:
             return target
         borrowed = number % 2 == 0 and self._borrows
         memory = target.array.reshape(-1).view(np.uint8) if borrowed else self._arrays[number % 2][field % self.fields]
-        array = memory[: points(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        array = memory[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
         return target.part(array) if borrowed else ArrayReference(array)
 
 
@@ -264,7 +265,7 @@ class StagedTransform:
         )
         itemsize = dtype_after(source.dtype, lines, trailing, forward).itemsize
         local_input = layout.local_shape(shape, self.coordinates)
-        room = points(transformed(local_input, trailing, lines, forward)) * itemsize if natural else 0
+        room = prod(transformed(local_input, trailing, lines, forward)) * itemsize if natural else 0
         self._work = WorkMemory(self.stages, buffers, room)
         nbytes = max(
             [stage.scratch_nbytes for stage in self.stages]
@@ -420,7 +421,7 @@ class StagedTransform:
             message, send = stage.message(self._standard(task)), slot.send
         receive = slot.receive
         if message.direct:
-            first = task.part.start * points(stage.target_shape[1:]) if self.by_index else 0
+            first = task.part.start * prod(stage.target_shape[1:]) if self.by_index else 0
             receive = target.part(target.array.reshape(-1)[first:])
         return Exchange(comm, message, send, receive)
 

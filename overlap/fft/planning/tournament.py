@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ...checks import function_problem
-from ...errors import repr_of
+from ...checks import function_problem, number_problem
 from ...ranks.coordinator import Coordinator
 from ...timing.messages import fit_message_time
 from ..engine.fftw import learned, relearn
@@ -527,9 +526,7 @@ def _search(
 
 def budget_problem(budget_s: object, progress: object = None) -> str | None:
     """Return what is wrong with the arguments of `tune`, or None."""
-    if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < np.inf:
-        return f"expected budget_s to be a positive number of seconds, received {repr_of(budget_s)}"
-    return function_problem("progress", progress, none=True)
+    return number_problem("budget_s", budget_s, positive=True) or function_problem("progress", progress, none=True)
 
 
 @contextmanager
