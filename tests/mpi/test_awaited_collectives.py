@@ -86,7 +86,8 @@ def test_learned(comm):
             np.testing.assert_array_equal(more, comm.size * np.arange(SLICES))
 
 
-def failures(comm):
+@on_ranks(exhaustive(1), 2, exhaustive(3), fresh=True)
+def test_failures(comm):
     """A slice that fails, bad arguments, ranks that differ: one error on all ranks, and the next call is right."""
     last = comm.rank == comm.size - 1
     for wait in WAITS:
@@ -130,18 +131,13 @@ def failures(comm):
                 assert (total == comm.size).all(), (wait, fault, total)
 
 
-@on_ranks(exhaustive(1), 2, exhaustive(3), fresh=True)
-def test_failures(comm):
-    failures(comm)
-
-
 @pytest.mark.exhaustive
 @on_ranks(2, env={"MPIR_CVAR_NOLOCAL": "1"}, fresh=True)
 def test_failures_between_nodes(comm):
     test_all_seven(comm)
     test_learned(comm)
     test_some_of_the_ranks(comm)
-    failures(comm)
+    test_failures(comm)
 
 
 @on_ranks(exhaustive(1), 2, exhaustive(3))

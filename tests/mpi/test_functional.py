@@ -7,6 +7,7 @@ import scipy.fft
 from everywhere import outcome, raised, raises_everywhere, same_everywhere
 from marks import on_ranks
 from mpi4py import MPI
+from truth import random
 
 import overlap
 from overlap import InputError, fft
@@ -19,7 +20,7 @@ from overlap.fft import scipy_backend as backend
 def test_like_scipy(comm):
     """All functions, on distributed and on plain arrays, against scipy on the whole array."""
     rng = np.random.default_rng(3)
-    whole = rng.standard_normal((4, 8, 6)) + 1j * rng.standard_normal((4, 8, 6))
+    whole = random(rng, (4, 8, 6), "c16")
     for name, axes, norm in (
         ("fft2", (-2, -1), None),
         ("fftn", None, "ortho"),
@@ -55,7 +56,7 @@ def test_any_axes(comm):
     """Any axes in any order, wherever the array is split, against scipy on the whole array."""
     rng = np.random.default_rng(6)
     shape = (5, 6, 7, 4)
-    data = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    data = random(rng, shape, "c16")
     served = 0
     for real in (False, True):
         whole = data.real if real else data
@@ -85,7 +86,7 @@ def test_of_one_axis(comm):
     """`fft` and its like: an array of one dimension stays split, and others where nothing else can be split."""
     rng = np.random.default_rng(8)
     for shape, axis, dtype in (((48,), 0, "c16"), ((135,), -1, "c8"), ((1, 36), 1, "c16"), ((6, 7), 0, "c16")):
-        whole = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        whole = random(rng, shape, dtype)
         part = [slice(0, length) for length in shape]
         part[axis] = block(shape[axis], comm.size)[comm.rank]
         eps = 100 * np.finfo(dtype).eps
@@ -118,7 +119,7 @@ def test_other_lengths(comm):
     """Zeros are added and ends cut as scipy does, of points and of modes, along whole and split axes."""
     rng = np.random.default_rng(9)
     shape = (5, 6, 7)
-    whole = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    whole = random(rng, shape, "c16")
     for name in ("fftn", "ifftn", "rfftn", "irfftn"):
         for axes, s in (((1, 2), (8, 5)), ((0, 1, 2), (4, 8, 9)), ((2, 0), (3, 11)), (None, (9, 2)), ((1,), (4,))):
             data = whole.real if name[0] == "r" else whole
@@ -414,9 +415,7 @@ def test_backend_of_scipy(comm):
         for shape in (6, 5), (3, 8, 9), (2, 3, 4, 6), (4, 1), (1, 4):
             for name in backend.SERVED:
                 for dtype, tolerance in ("f8", 1e-13), ("c16", 1e-13), ("f4", 2e-6), ("c8", 2e-6):
-                    x = rng.standard_normal(shape).astype(dtype)
-                    if x.dtype.kind == "c":
-                        x += 1j * rng.standard_normal(shape).astype(dtype)
+                    x = random(rng, shape, dtype)
                     expected, received = with_and_without(name, x)
                     agree(expected, received, tolerance, name, shape, dtype)
         # All combinations but: complex input of rfft2 and rfftn, the n-dimensional ones of four axes, and irfft2

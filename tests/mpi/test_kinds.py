@@ -80,8 +80,9 @@ def placed(kind, dtype, count):
 # ---- cases -----------------------------------------------------------------------------------
 
 
-@on_ranks(1, exhaustive(2), 3, "openmpi-2")
-def test_like_scipy(comm, every=False):
+@on_ranks(1, exhaustive(2), 3, exhaustive("openmpi-1"), "openmpi-2", exhaustive("openmpi-3"), deadline_s=600)
+@pytest.mark.parametrize("every", [False, exhaustive(True)])
+def test_like_scipy(comm, every):
     """All kinds and norms, in all places; by default each kind in two places, with one norm and type."""
     norms, dtypes, number = cycle(NORMS), cycle(DTYPES), cycle(range(4))
     options = cycle([{}, {"layout": {"order": "transposed"}}, {"layout": {"restore": True}}])
@@ -91,12 +92,6 @@ def test_like_scipy(comm, every=False):
                 several = list(placed(kind, dtype, count))
                 for kinds in several if every else [several[next(number) % len(several)]]:
                     checked(comm, make, shape, dtype, kinds, norm, **next(options))
-
-
-@pytest.mark.exhaustive
-@on_ranks(1, 2, 3, "openmpi-1", "openmpi-2", "openmpi-3", deadline_s=600)
-def test_every_kind_norm_and_type(comm):
-    test_like_scipy(comm, every=True)
 
 
 def _drawn_kinds(rng, dtype, count):

@@ -97,7 +97,8 @@ def resident_set_of_plans(comm, count=600, most_nbytes=100 * 2**10, windows=8):
     raise AssertionError(f"the resident set grew by {grown[0]} bytes in {count} plans")
 
 
-def calls_of_a_plan(comm, count=100):
+@on_ranks(2, fresh=True, deadline_s=600)
+def test_nothing_is_kept_of_calls(comm, count=100):
     """Calls leave nothing, whatever they exchange."""
     field = np.ones((3, 4, 4), complex)
     with overlap.FFT2(comm, field.shape, settings={"wait": "off", "effort": "estimate"}) as plan:
@@ -110,11 +111,6 @@ def calls_of_a_plan(comm, count=100):
                 plan.backward(plan.forward(field[plan.real.local_slice]))
 
         steady(comm, repeat, count)
-
-
-@on_ranks(2, fresh=True, deadline_s=600)
-def test_nothing_is_kept_of_calls(comm):
-    calls_of_a_plan(comm)
 
 
 def _failing(comm, rt, first):
@@ -155,7 +151,7 @@ def test_nothing_is_kept(comm):
     closed_plans(comm)
     destroyed_plans(comm)
     resident_set_of_plans(comm)
-    calls_of_a_plan(comm)
+    test_nothing_is_kept_of_calls(comm)
     failing_calls(comm)
 
 

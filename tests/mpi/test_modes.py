@@ -3,7 +3,7 @@
 import numpy as np
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
-from test_fftn import whole_of
+from truth import random
 
 import overlap
 from overlap import FFT2, FFT3, FFTN, InputError
@@ -32,7 +32,7 @@ def pruned(spectrum, points, modes, axes, real):
 def kept(comm, make, shape, dtype, modes, axes, norm=None, wait="off", **options):
     """Forward gives numpy's modes, backward what they make, and a function of fields acts on these."""
     layout = options.pop("layout", {}) | {"modes": modes}
-    whole, real = whole_of(shape, dtype), np.dtype(dtype).kind == "f"
+    whole, real = random(5, shape, dtype), np.dtype(dtype).kind == "f"
     points = options.get("s") or [shape[axis] for axis in axes]
     forward = np.fft.rfftn if real else np.fft.fftn
     settings = QUICK | {"wait": wait}

@@ -11,16 +11,12 @@ from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 from test_distarray import folder, made, splits, values
+from truth import random
 
 import overlap
 from overlap import InputError, Output, RankError, RankLost, Runtime, SliceError
 from overlap.arrays import pieces
 from overlap.output.output import FieldPieces
-
-
-def field(shape, seed, dtype="f8"):
-    found = np.random.default_rng(seed).standard_normal((2, *shape))
-    return (found[0] + 1j * found[1] if np.dtype(dtype).kind == "c" else found[0]).astype(dtype)
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
@@ -53,7 +49,7 @@ def test_written(comm):
                     arrays = {
                         name: made(
                             comm,
-                            field(shape, step, dtype),
+                            random(step, shape, dtype),
                             axes if len(shape) == 3 else (0,),
                             grid if len(shape) == 3 else (comm.size,),
                         )
@@ -68,11 +64,11 @@ def test_written(comm):
                     assert file.attrs["viscosity"] == 0.01 and file.attrs["title"] == "a run"
                     for name, (shape, dtype) in shapes.items():
                         for index, step in enumerate((0, 3, 10)):
-                            assert np.array_equal(file[name][index], field(shape, step, dtype)), (name, step)
+                            assert np.array_equal(file[name][index], random(step, shape, dtype)), (name, step)
                 with xarray.open_dataset(path, engine="h5netcdf", drop_variables=["w", "b"]) as file:
                     assert file["u"].dims == ("time", "z", "y", "x") and np.array_equal(file["x"], x)
                     assert np.array_equal(file["time"], [0.0, 0.1 * 3, 1.0])
-                    assert np.array_equal(file["u"].sel(time=1.0), field((4, 6, 6), 10))
+                    assert np.array_equal(file["u"].sel(time=1.0), random(10, (4, 6, 6), "f8"))
                 assert sorted(os.listdir(place)) == sorted({f"run{one}.h5" for one in range(number + 1)})
             comm.Barrier()
 
@@ -82,7 +78,7 @@ def gone_on(comm, path, ranks):
 
     Each job finds the steps of those before it.
     """
-    whole = {step: field((4, 6, 6), step) for step in range(ranks)}
+    whole = {step: random(step, (4, 6, 6), "f8") for step in range(ranks)}
     with Output(comm, path, "a", attrs={"seed": 7}) as output:
         assert output.steps == list(range(ranks - 1)), output.steps
         for axes, grid in splits(comm):
@@ -120,7 +116,7 @@ def test_in_small_pieces(comm):
         with folder(comm) as place, Runtime(comm, workers=2) as rt:
             for exchange in (None, "f4"):
                 for axes, grid in splits(comm):
-                    whole = {name: field((4, 6, 7), 1, dtype) for name, dtype in (("u", "f8"), ("w", "c16"))}
+                    whole = {name: random(1, (4, 6, 7), dtype) for name, dtype in (("u", "f8"), ("w", "c16"))}
                     with Output(rt, place / "run.h5", "w", exchange=exchange) as output:
                         arrays = {name: made(comm, one, axes, grid) for name, one in whole.items()}
                         output.write(arrays, step=1, time=0)
@@ -282,7 +278,7 @@ def test_full_disk(comm):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with folder(comm) as place, Runtime(comm) as rt:
-        u, path = made(comm, field((4, 40, 41), 1), (1,), (comm.size,)), place / "run.h5"
+        u, path = made(comm, random(1, (4, 40, 41), "f8"), (1,), (comm.size,)), place / "run.h5"
 
         def limited(nbytes, function):
             if comm.rank == 0:
@@ -304,13 +300,13 @@ def test_full_disk(comm):
             output.write({"u": 2 * u}, step=1, time=1)
             if comm.rank == 0:
                 with h5py.File(path) as file:
-                    assert np.array_equal(file["u"][1], 2 * field((4, 40, 41), 1))
+                    assert np.array_equal(file["u"][1], 2 * random(1, (4, 40, 41), "f8"))
         comm.Barrier()
 
 
 def writer_dies(comm, path, calls):
     """The process of the writer is killed at its `calls`th change of the disk while the second step is written."""
-    u = made(comm, field((4, 40, 41), 1), (1,), (comm.size,))
+    u = made(comm, random(1, (4, 40, 41), "f8"), (1,), (comm.size,))
     with Output(comm, path, "a") as output:
         if not output.steps:
             output.write({"u": u}, step=0, time=0)
@@ -346,11 +342,11 @@ def what_is_left(comm, path):
         assert output.steps in ([0], [0, 1]), output.steps
         for step in output.steps:
             output.read({"u": u}, step)
-            assert np.array_equal(np.asarray(u), (1 + step) * field((4, 40, 41), 1)[u.local_slice])
+            assert np.array_equal(np.asarray(u), (1 + step) * random(1, (4, 40, 41), "f8")[u.local_slice])
         output.write({"u": u}, step=2, time=2)
         if comm.rank == 0:
             with h5py.File(path) as file:
-                assert np.array_equal(file["u"][0], field((4, 40, 41), 1)) and file["step"][-1] == 2
+                assert np.array_equal(file["u"][0], random(1, (4, 40, 41), "f8")) and file["step"][-1] == 2
     comm.Barrier()
 
 
@@ -362,7 +358,7 @@ def test_a_rank_is_lost(comm, victim, tmp_path):
     rt = Runtime(comm, on_loss="raise")
 
     def values_of(comm, step):
-        return made(comm, field((4, 40, 41), step), (1,), (comm.size,))
+        return made(comm, random(step, (4, 40, 41), "f8"), (1,), (comm.size,))
 
     output = Output(rt, path, "w")
     output.write({"u": values_of(rt.comm.source, 0)}, step=0, time=0)
@@ -381,7 +377,7 @@ def test_a_rank_is_lost(comm, victim, tmp_path):
         u = values_of(rt.comm.source, 2)
         output.write({"u": u}, step=2, time=2)
         output.read({"u": u}, 0)
-        assert np.array_equal(np.asarray(u), field((4, 40, 41), 0)[u.local_slice])
+        assert np.array_equal(np.asarray(u), random(0, (4, 40, 41), "f8")[u.local_slice])
     rt.close()
 
 

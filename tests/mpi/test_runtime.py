@@ -139,45 +139,6 @@ def test_forced_order(comm):
     assert orders["off"] == orders["block"] == orders["poll"]
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
-def test_random_order(comm):
-    """Random delays, different on every rank; uneven numbers of awaits."""
-    delay = np.random.default_rng(1000 + comm.rank)
-    delays = threading.Lock()
-    for workers, depth, in_flight, agree_every in (
-        (1, 1, None, 1),
-        (1, 3, 1, 2),
-        (2, 4, None, 64),
-        (3, 8, 2, 3),
-        (2, 5, 5, 7),
-    ):
-        orders = []
-        for wait in WAITS:
-            with overlap.Runtime(
-                comm, workers=workers, depth=depth, wait=wait, in_flight=in_flight, agree_every=agree_every
-            ) as rt:
-                tagged = Tagged(rt.comm)
-
-                given = tagged.skeleton(lambda z: z % 4)
-
-                @rt.pipelined(skeleton="agree" if depth == 4 else given)
-                async def program(z):
-                    for position in range(z % 4):
-                        with delays:
-                            seconds = delay.random() * 1e-3
-                        time.sleep(seconds)
-                        operation, result = tagged.make(z, position)
-                        await operation
-                        np.testing.assert_array_equal(result, tagged.truth(z, position))
-
-                with issued() as record:
-                    program(range(1, 24))
-            orders.append(tagged.order(record))
-            same_everywhere(comm, orders[-1])
-        assert orders[0] == orders[1] == orders[2]
-        assert sorted(orders[0]) == [(z, p) for z in range(1, 24) for p in range(z % 4)]
-
-
 class Spy:
     """In an MPI communicator's place: notes which threads use it."""
 
@@ -260,7 +221,9 @@ def test_core_tokens(comm):
     assert most["poll", 1] > 1, "the control: exchanges in flight take no core token"
 
 
-def exchanges_in_flight(comm, first=True):
+@on_ranks(2)
+@pytest.mark.parametrize("first", [False, True])
+def test_exchanges_in_flight(comm, first):
     """No more operations in flight than `in_flight`, and as many where nothing else holds.
 
     The last rank issues its 40th operation (the program is known by then) when the first has issued
@@ -297,12 +260,6 @@ def exchanges_in_flight(comm, first=True):
             assert most <= in_flight, (most, in_flight)
             if comm.rank == 0 < last:
                 assert most == in_flight, (most, in_flight)
-
-
-@on_ranks(2)
-@pytest.mark.parametrize("learning", [False, True])
-def test_exchanges_in_flight(comm, learning):
-    exchanges_in_flight(comm, first=learning)
 
 
 def thread_level_is_told(comm, level):

@@ -3,6 +3,7 @@
 import numpy as np
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
+from truth import random
 
 import overlap
 from overlap import FFT2, FFT3, FFTN, Blocks, Halo, InputError, agreed_blocks
@@ -16,12 +17,6 @@ def dealt(length, ranks, first=0):
     each += each % 2
     found = [min(each, max(0, length - rank * each)) for rank in range(ranks)]
     return tuple(np.roll(found, first).tolist())
-
-
-def field(shape, dtype):
-    rng = np.random.default_rng(1)
-    whole = rng.standard_normal(shape)
-    return (whole + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else whole).astype(dtype)
 
 
 def assert_plan(comm, plan, whole, truth, shares):
@@ -45,7 +40,7 @@ def test_planes(comm):
     for dtype, nx in (("c16", 9), ("f8", 13)):
         modes = nx if dtype == "c16" else nx // 2 + 1
         for planes, ny in ((5, 11), (1, 6)):
-            whole = field((planes, ny, nx), dtype)
+            whole = random(1, (planes, ny, nx), dtype)
             truth = (np.fft.fft2 if dtype == "c16" else np.fft.rfft2)(whole)
             shares = {"real": {-2: dealt(ny, size)}, "spectrum": {-1: dealt(modes, size, 1)}}
             with FFT2(comm, whole.shape, dtype, layout={"shares": shares}) as plan:
@@ -79,7 +74,7 @@ def test_fields(comm):
     for grid in sorted({(size, 1), (1, size)} | ({(2, size // 2)} if size % 2 == 0 else set())):
         P, Q = grid
         for dtype, modes in (("f8", 6), ("c16", 11)):
-            whole = field((2, 7, 9, 11), dtype)
+            whole = random(1, (2, 7, 9, 11), dtype)
             truth = (np.fft.fftn if dtype == "c16" else np.fft.rfftn)(whole, axes=(1, 2, 3))
             shares = {"real": {-3: dealt(7, Q), -2: dealt(9, P)}, "spectrum": {2: dealt(9, Q, 1), 3: dealt(modes, P)}}
             with FFT3(comm, whole.shape, dtype, layout={"shares": shares, "grid": grid}) as plan:
@@ -101,7 +96,7 @@ def test_shares_and_weights_of_any_axes(comm):
         ((7, 9, 6, 5), "c16", {"split": (0, 1)}, {"grid": (size, 1)}),
         ((7, 9, 6, 5), "f8", {"split": (1, 0)}, {"grid": (2, size // 2) if size % 2 == 0 else (1, size)}),
     ):
-        whole = field(shape, dtype)
+        whole = random(1, shape, dtype)
         axes = options.get("axes", range(len(shape)))
         axes = (axes,) if isinstance(axes, int) else axes
 
@@ -141,14 +136,14 @@ def test_shares_and_weights_of_any_axes(comm):
 def test_axes_apart(comm):
     """FFTN of an axis that stays split: one of two factors, of which given shares are multiples; weights."""
     size = comm.size
-    line = field((24,), "c16")
+    line = random(1, (24,), "c16")
     apart = {"real": {0: (0,) * (size - 1) + (24,)}}
     with FFTN(comm, line.shape, layout={"shares": apart}) as plan:
         assert_plan(comm, plan, line, np.fft.fft(line), apart)
     if size > 1:
         some = {"real": {0: (23, 1, *(0,) * (size - 2))}}
         raises_everywhere(comm, InputError, "multiples", lambda: FFTN(comm, line.shape, layout={"shares": some}))
-    line = field((144,), "c16")
+    line = random(1, (144,), "c16")
     rows, columns = ([12 * each for each in dealt(12, size, first)] for first in (0, 1))
     truth = np.fft.fft(line)
     for layout in (
@@ -191,7 +186,7 @@ def test_blocks_and_arrays(comm):
     some = (3, 0, 2, 1)[:size]
     empty = Blocks((sum(some),), (size,), width=0, shares={-1: some})
     assert [length_of(empty.part(rank)[0]) for rank in range(size)] == list(some)
-    array = field((7, 5, 3), "c8")
+    array = random(1, (7, 5, 3), "c8")
     with FFTN(comm, array.shape, "c8", axes=2, split=0) as plan:
         u = plan.real.scatter(array if comm.rank == 0 else None)
     v = u.redistribute(1, shares={1: dealt(5, size, 1)})

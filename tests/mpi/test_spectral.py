@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
+from truth import random
 
 import overlap
 from overlap import FFT2, FFT3, InputError, RankError, TimeStepper
@@ -12,11 +13,7 @@ from overlap.arrays import DistArray
 
 def drawn(spec, seed=0):
     """A global array, the same on all ranks, and this rank's part of it."""
-    chance = np.random.default_rng(seed)
-    whole = chance.standard_normal(spec.global_shape)
-    if spec.dtype.kind == "c":
-        whole = whole + 1j * chance.standard_normal(spec.global_shape)
-    whole = whole.astype(spec.dtype)
+    whole = random(seed, spec.global_shape, spec.dtype)
     return whole, spec.wrap(whole[spec.local_slice].copy())
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from everywhere import raises_everywhere
 from marks import exhaustive, on_ranks
-from test_shares import dealt, field
+from test_shares import dealt
+from truth import random
 
 import overlap
 from overlap import InputError, Runtime, SliceError, Transpose
@@ -32,7 +33,8 @@ def values(dtype):
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), "openmpi-2")
-def test_every_pair(comm, every=False):
+@pytest.mark.parametrize("every", [False, exhaustive(True)])
+def test_every_pair(comm, every):
     """There and back, of several types, with settings of all kinds; also arrays that are not contiguous."""
     with Runtime(comm, workers=2) as rt:
         for number, source in enumerate(splits(comm.size)):
@@ -58,12 +60,6 @@ def test_every_pair(comm, every=False):
                         np.testing.assert_array_equal(moved, v)
 
 
-@pytest.mark.exhaustive
-@on_ranks(2, 3, 4)
-def test_every_type(comm):
-    test_every_pair(comm, every=True)
-
-
 @on_ranks(1, exhaustive(2), 3, exhaustive(4))
 def test_shapes(comm):
     """Odd shapes, no batch, an empty one, arrays of plans, and a communicator of the user's."""
@@ -84,7 +80,7 @@ def test_shapes(comm):
                 np.testing.assert_array_equal(v, whole[v.local_slice])
                 np.testing.assert_array_equal(plan.backward(v), u)
             assert "split along" in plan.describe() and "forward: " in plan.describe()
-    whole = field((4, 7, 9), "f8")
+    whole = random(1, (4, 7, 9), "f8")
     with Runtime(comm) as rt, overlap.FFT2(rt, whole.shape, "f8") as fft:
         u = fft.real.scatter(whole if comm.rank == 0 else None)
         spectrum = fft.forward(u)
@@ -105,7 +101,7 @@ def test_shapes(comm):
 @on_ranks(1, exhaustive(2), 3, exhaustive(4))
 def test_of_records(comm):
     """Fields of records, whose numbers begin anywhere."""
-    whole = field((3, 5, 6), "f8")
+    whole = random(1, (3, 5, 6), "f8")
     with Transpose(comm, whole.shape, 1, 2, "f8") as plan:
         given, found = (np.zeros(spec.shape, [("odd", "i1"), ("value", "f8")]) for spec in (plan.source, plan.target))
         given["value"] = whole[plan.source.local_slice]
@@ -121,7 +117,7 @@ def test_in_programs(comm):
     """Awaited and started in slice programs, an entry and several at once; a failure is that of all."""
     for workers, wait in ((1, "off"), (2, "poll"), (2, "block")):
         with Runtime(comm, workers=workers, wait=wait, depth=3) as rt:
-            whole = field((7, 3, 8, 5), "c16")
+            whole = random(1, (7, 3, 8, 5), "c16")
             given = {"axes": 3, "shares": {3: dealt(5, comm.size)}}
             with Transpose(rt, whole.shape, 2, given) as plan:
                 u, v = plan.source.scatter(whole if comm.rank == 0 else None), plan.target.empty()

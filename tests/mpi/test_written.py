@@ -171,8 +171,9 @@ def is_local(name, target, source):
     return bool(set(part.get(name, ())) & set(target.axes)) or (name in positions and source.size == 1)
 
 
-@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))
-def test_written(comm, every=False):
+@on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"), deadline_s=1500)
+@pytest.mark.parametrize("every", [False, exhaustive(True)])
+def test_written(comm, every):
     """Everything that writes into a distributed array does to its parts what it does to the whole, or is refused."""
     functions, ufuncs = FUNCTIONS, UFUNCS
     if every:
@@ -200,12 +201,6 @@ def test_written(comm, every=False):
     assert found["written"] > 100, found["written"]
     kinds = comm.allgather(found["kinds"])
     assert all(kind == kinds[0] for kind in kinds), [n for n, some in enumerate(zip(*kinds)) if len(set(some)) > 1]
-
-
-@pytest.mark.exhaustive
-@on_ranks(1, 2, 3, deadline_s=1500)
-def test_all_ways_to_write_into_an_array(comm):
-    test_written(comm, every=True)
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))

@@ -12,7 +12,8 @@ COMPLEX = {"f4": "c8", "f8": "c16", "c8": "c8", "c16": "c16"}
 
 
 def random(rng, shape, dtype):
-    """The same random array on every rank."""
+    """The same random array on every rank, of a generator or of its seed."""
+    rng = np.random.default_rng(rng)
     values = rng.standard_normal(shape)
     if np.dtype(dtype).kind == "c":
         values = values + 1j * rng.standard_normal(shape)
