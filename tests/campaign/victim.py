@@ -28,6 +28,7 @@ def work(comm, folder, own, delay_s, tuning, rounds):
     That is when its planning allows for it: so it says when it does.
     """
     shape = (6, 16, 16)
+    deadline_s = DEADLINE_S if rounds is None else None  # rounds are made to compile, for which ranks wait
     end = time.monotonic() + delay_s
 
     def lose(way):
@@ -41,7 +42,7 @@ def work(comm, folder, own, delay_s, tuning, rounds):
     Path(folder, f"rank{comm.rank}").write_text(str(os.getpid()))
     for _ in itertools.count() if rounds is None else range(rounds):
         with (
-            overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt,
+            overlap.Runtime(comm, workers=2, deadline_s=deadline_s, entry_deadline_s=deadline_s) as rt,
             overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}, tuning=tuning) as plan,
         ):
             if tuning:
