@@ -22,7 +22,7 @@ from mpi4py import MPI
 import overlap
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import turns
-from overlap.tools.bench.table import markdown
+from overlap.tools.bench.table import place
 
 MACHINES = Path(__file__).resolve().parent / "machines"
 SETTLING = {"mpi4py_fft": 40}  # steps before, in which runtimes (12 steps) and plans compare their settings
@@ -296,14 +296,15 @@ def here(given):
             }
 
 
-def cells(row):
+def row(record):
     """A record as a row of the table."""
     return (
-        *(row["case"], "shared memory" if row["link"] == "shm" else row["link"]),
-        f"{row['transferring_s'] / row['computing_s']:.2f}",
-        *(f"{1e3 * row[name]:.1f}" for name in ("plain_s", "hidden_s")),
-        *(f"{row[name]:.2f}x" for name in ("at_most", "predicted", "reached")),
-        f"{row['predicted'] / row['reached'] - 1:+.0%}",
+        record["case"],
+        place(record),
+        f"{record['transferring_s'] / record['computing_s']:.2f}",
+        *(f"{1e3 * record[name]:.1f}" for name in ("plain_s", "hidden_s")),
+        *(f"{record[name]:.2f}x" for name in ("at_most", "predicted", "reached")),
+        f"{record['predicted'] / record['reached'] - 1:+.0%}",
     )
 
 
@@ -311,8 +312,8 @@ HEAD = "program | between the ranks | T/C | mpi4py, ms | overlap, ms | at most |
 PAGE = Page(
     __doc__,
     measure,
-    lambda record: " | ".join(cells(record)),
-    text=lambda records, given: markdown(HEAD, map(cells, records)),
+    row=row,
+    head=HEAD,
     here=here,
     ranks=None,
     links=("shm", "2gbit", "4gbit"),

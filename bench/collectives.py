@@ -205,19 +205,7 @@ def key(record):
     return record["collective"], record["nbytes"], record["ranks"]
 
 
-def line(record):
-    """A record as a line."""
-    cells = {
-        f"{name} ({level})" if level else name: value
-        for name, values in record.items()
-        for level, value in (values if isinstance(values, dict) else {"": values}).items()
-    }
-    return "  ".join(
-        f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}" for name, value in cells.items()
-    )
-
-
-PAGE = Page(__doc__, measure, line, rounds=15)
+PAGE = Page(__doc__, measure, rounds=15)
 PAGE.add("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
 PAGE.add("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
 PAGE.add("--max-nbytes", type=int, default=2**16, help="of a slot in the window")

@@ -23,7 +23,7 @@ import numpy as np
 import overlap
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import fastest, medians, seconds_of
-from overlap.tools.bench.table import markdown
+from overlap.tools.bench.table import markdown, place
 
 MPI4PY_FFT = (
     {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
@@ -122,21 +122,6 @@ def measure(comm, given):
         }
 
 
-def line(record):
-    """A record as a line of text."""
-    ideal = "C + T" if record["link"] == "shm" else "max(C, T)"
-    times = ", ".join(f"{name} {1e3 * record[f'{name}_s']:.1f}" for name in ("C", "T", "off", "auto"))
-    gains = "".join(
-        f", {words} {1e3 * record[f'{name}_s']:.1f}: {record[f'{name}_gain']:.2f}x"
-        for name, (_, words) in PEERS.items()
-        if f"{name}_s" in record
-    )
-    return (
-        f"{record['case']:24} {record['link']:6} ms: {times}: {record['t_over']:.2f} {ideal}, gain "
-        f"{record['gain']:.2f}x{gains}; {record['settings']}"
-    )
-
-
 def row(record):
     """A record as a row of the table: ms, and other libraries' times over ours."""
 
@@ -146,7 +131,7 @@ def row(record):
 
     return (
         f"{record['n']}^3 {'complex' if record['dtype'] == 'c16' else 'real'}, {record['direction']}",
-        "shared memory" if record["link"] == "shm" else record["link"].replace("gbit", " Gbit/s"),
+        place(record),
         *map(ms, ("C", "T", "off", "auto")),
         f"{record['t_over']:.2f}",
         *(f"{ms(name)}: {record[f'{name}_gain']:.2f}x" if ms(name) else "" for name in PEERS),
@@ -160,7 +145,7 @@ def text(records, given):
     return markdown(head, rows)
 
 
-PAGE = Page(__doc__, measure, line, text=text, links=("shm", "4gbit", "2gbit"), rounds=5)
+PAGE = Page(__doc__, measure, row=row, text=text, links=("shm", "4gbit", "2gbit"), rounds=5)
 PAGE.add("--n", type=int, nargs="+", default=[256], help="points along each axis, one or several")
 PAGE.add("--dtypes", nargs="+", default=["c16", "f8"])
 

@@ -15,7 +15,7 @@ import numpy as np
 from overlap.compat import mpi4py_fft as ours
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import alike, medians, seconds_of
-from overlap.tools.bench.table import markdown, place
+from overlap.tools.bench.table import place
 
 CASES = {
     f"{words}, {kind}": {**options, "dtype": dtype}
@@ -58,20 +58,18 @@ def measure(comm, given):
         yield {"case": name, "seconds": medians(seconds)}
 
 
-def text(records, given):
-    """The table."""
-    rows = []
-    for record in records:
-        cells = []
-        for way in ("forward", "backward"):
-            theirs_s, ours_s = (record["seconds"][f"{library}, {way}"] for library in ("mpi4py-fft", "overlap"))
-            cells.append(f"{1e3 * theirs_s:.0f}, {1e3 * ours_s:.0f}: {theirs_s / ours_s:.2f}x")
-        rows.append((record["case"], place(record), *cells))
-    head = "plan", "between the ranks", *(f"{way}: mpi4py-fft, overlap" for way in ("forward", "backward"))
-    return markdown(head, rows)
+def row(record):
+    """A record as a row of the table."""
+
+    def cell(way):
+        theirs_s, ours_s = (record["seconds"][f"{library}, {way}"] for library in ("mpi4py-fft", "overlap"))
+        return f"{1e3 * theirs_s:.0f}, {1e3 * ours_s:.0f}: {theirs_s / ours_s:.2f}x"
+
+    return (record["case"], place(record), cell("forward"), cell("backward"))
 
 
-PAGE = Page(__doc__, measure, text=text, links=("shm", "2gbit"), rounds=5, quick={})
+HEAD = "plan | between the ranks | forward: mpi4py-fft, overlap | backward: mpi4py-fft, overlap"
+PAGE = Page(__doc__, measure, row=row, head=HEAD, links=("shm", "2gbit"), rounds=5, quick={})
 
 if __name__ == "__main__":
     sys.exit(PAGE.run())

@@ -14,8 +14,7 @@ from functools import partial
 from statistics import median
 
 import overlap
-from overlap.tools.bench.cases import Case
-from overlap.tools.bench.jobs import JOBS, max_rel_error
+from overlap.tools.bench.jobs import JOBS, Case, max_rel_error
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import medians, seconds_of
 
@@ -40,7 +39,7 @@ def measure(comm, given):
                 auto, off = (job.transform(plan) for plan in plans)
                 out = plans[0].spectrum.empty()
                 auto.settle(*job.inputs, out=out)
-                errors[str(exchange)] = max_rel_error(comm, job, case, plans[0], out)
+                errors[str(exchange)] = max_rel_error(comm, job, case, plans[0].spectrum.local_slice, out)
                 chosen[str(exchange)] = str(auto.settings)
                 for name, run in (("t", auto), ("off", off), ("C", auto.compute), ("T", auto.communicate)):
                     columns[f"{name}, {exchange}"] = partial(run, *job.inputs, out=out)
@@ -58,18 +57,7 @@ def measure(comm, given):
         }
 
 
-def line(record):
-    """A record as lines of text."""
-    times = "; ".join(f"{name} {1e3 * value:.0f} ms" for name, value in record["medians_s"].items())
-    ratios = ", ".join(f"{name} {one[0]:.2f} ({one[1]:.2f}-{one[2]:.2f})" for name, one in record["ratios"].items())
-    errors = ", ".join(f"{name} {error:.1e}" for name, error in record["max_rel_error"].items())
-    return (
-        f"{record['case']}, {record['link']}: {times}\n  doubles over singles: {ratios}; errors {errors}\n"
-        f"  {record['settings']}"
-    )
-
-
-PAGE = Page(__doc__, measure, line, links=("2gbit", "shm"), rounds=9)
+PAGE = Page(__doc__, measure, links=("2gbit", "shm"), rounds=9)
 
 if __name__ == "__main__":
     sys.exit(PAGE.run())

@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from overlap import FFT3, Runtime
 from overlap.tools.bench import report
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rank import record_of
 from overlap.tools.bench.record import pooled
@@ -138,7 +138,9 @@ HEAD = (
 
 
 def row(record):
-    """The table's row of a record."""
+    """A record as a row of one of the tables."""
+    if "threads" in record:
+        return (record["threads"], *(f"{1e3 * value:.1f}" for value in record["seconds"].values()))
 
     def ms(seconds):
         return "-" if seconds is None else f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
@@ -176,20 +178,12 @@ def text(records, given):
         *reasons,
     ]
     if of_threads:
-        rows = [(one["threads"], *(f"{1e3 * value:.1f}" for value in one["seconds"].values())) for one in of_threads]
         words += ["One rank of two workers, against two threads, ms:"]
-        words += [markdown(("case", "overlap", "pyfftw", "scipy.fft"), rows)]
+        words += [markdown("case | overlap | pyfftw | scipy.fft", map(row, of_threads))]
     return "\n\n".join(words)
 
 
-def line(record):
-    """A record as a line of text."""
-    if "threads" in record:
-        return f"{record['threads']}: " + ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in record["seconds"].items())
-    return " | ".join(row(record))
-
-
-PAGE = Page(__doc__, measure, line, text=text, here=here, ranks=None, links=(), rounds=5, quick={"rounds": 2})
+PAGE = Page(__doc__, measure, row=row, text=text, here=here, ranks=None, links=(), rounds=5, quick={"rounds": 2})
 PAGE.add("--passes", type=count, default=2)
 PAGE.add("--only", type=count, nargs="+", help=f"cases, 1 to {len(CASES)}")
 

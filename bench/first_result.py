@@ -67,16 +67,7 @@ def here(given):
     }
 
 
-def line(record):
-    """The record as text."""
-    parts = ", ".join(f"{name} {record[f'{name}_s']:.2f}" for name in ("import", "mpi", "plan", "call"))
-    return (
-        f"{record['case']}: first result after {record['first_result_s']:.2f} s ({parts}), "
-        f"{record['process_s']:.2f} with Python's start; with cold caches {record['cold_s']:.2f}"
-    )
-
-
-PAGE = Page(__doc__, line=line, here=here, rounds=5)
+PAGE = Page(__doc__, here=here, rounds=5)
 PAGE.add("--effort", default="measure", choices=("none", "estimate", "measure", "patient"))
 PAGE.add("--shape", type=int, nargs="+", default=[64, 512, 512])
 

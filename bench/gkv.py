@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from overlap.tools.bench import report
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rank import record_of
 from overlap.tools.bench.rounds import alike, medians, seconds_of

@@ -91,15 +91,7 @@ def measure(comm: MPI.Intracomm, given: Any) -> Iterator[dict[str, Any]]:
         os.waitpid(counting, 0)
 
 
-def line(record: dict[str, Any]) -> str:
-    """Tell a record in words."""
-    return (
-        f"{record['nbytes']} bytes each way: {1e3 * record['time_s']:.3f} ms, of which the core works "
-        f"{1e3 * record['core_s']:.3f}; hideable {record['hideable']:.2f}"
-    )
-
-
-PAGE = Page(__doc__, measure, line, rounds=300)
+PAGE = Page(__doc__, measure, rounds=300)
 PAGE.add("--nbytes", type=int, nargs="+", default=[131072])
 
 if __name__ == "__main__":

@@ -176,12 +176,7 @@ def here(given):
     yield cost(given)
 
 
-def line(record):
-    """A record as a line of text."""
-    return ", ".join(f"{name} {value:.4f}" if isinstance(value, float) else value for name, value in record.items())
-
-
-PAGE = Page(__doc__, measure, line, here=here, ranks=3, rounds=7)
+PAGE = Page(__doc__, measure, here=here, ranks=3, rounds=7)
 PAGE.add("--launcher", default="mpiexec --with-ft ulfm")
 PAGE.add("--folder", help="where ranks write what they have seen when one is killed")
 

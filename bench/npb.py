@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -136,7 +137,7 @@ def here(given):
 PAGE = Page(
     __doc__,
     measure,
-    lambda record: " | ".join(map(str, record["row"])),
+    row=itemgetter("row"),
     text=lambda records, given: markdown(WHAT[given.what][1], [record["row"] for record in records]),
     here=here,
     ranks=(1, 2, 3, 4),

@@ -168,36 +168,7 @@ def measure(world, given):
         yield record
 
 
-NAMES = {
-    "call": "call",
-    "written_call": "call, remote writes",
-    "learned_call": "call, learned",
-    "short": f"call of {SHORT}",
-    "slice": "slice",
-    "plan": "plan call",
-    "plans": "of four in turn",
-    "bracket": "Bracket",
-    "halo": "halo exchange",
-    "product": "A @ x",
-    "bare": "bare MPI call",
-    "python": "Python loop",
-}
-
-
-def text(records, given):
-    """The records as a table for the terminal."""
-    lines = [
-        f"microseconds, median of {given.rounds} rounds (range); {records[0]['ranks']} ranks, 1 worker, "
-        f"thread level {given.thread_level}",
-        f"{'wait':6}" + "".join(f" {name:>22}" for name in NAMES.values()),
-    ]
-    for record in records:
-        cells = ["{:.1f} ({:.1f}-{:.1f})".format(record[f"{key}_us"], *record[f"{key}_range_us"]) for key in NAMES]
-        lines.append(f"{record['wait']:6}" + "".join(f" {cell:>22}" for cell in cells))
-    return "\n".join(lines)
-
-
-PAGE = Page(__doc__, measure, text=text, rounds=15, quick={"rounds": 2, "calls": 16, "slices": 20})
+PAGE = Page(__doc__, measure, rounds=15, quick={"rounds": 2, "calls": 16, "slices": 20})
 PAGE.add("--calls", type=int, default=300)
 PAGE.add("--slices", type=int, default=2000)
 

@@ -207,15 +207,7 @@ def measure(world, given):
     comm.Free()
 
 
-def line(record):
-    """A record as a line of text."""
-    names = [name for name in (*OURS, "mpi4py_fft", "pyfftw", "scipy") if f"{name}_us" in record]
-    cells = ", ".join(f"{name} {record[f'{name}_us']:9.1f}" for name in names)
-    ratio = "-" if record["ratio"] is None else f"{record['ratio']:.2f}"
-    return f"{record['case']:26} {record['ranks']} rank(s), us: {cells}; ratio {ratio}"
-
-
-PAGE = Page(__doc__, measure, line, ranks=(1, 2), rounds=11, quick={"rounds": 1, "only": ["16^3", "32^2"]})
+PAGE = Page(__doc__, measure, ranks=(1, 2), rounds=11, quick={"rounds": 1, "only": ["16^3", "32^2"]})
 PAGE.add("--only", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words")
 PAGE.add("--effort", choices=("estimate", "measure", "patient"), help="of this library's plans; default: as they come")
 

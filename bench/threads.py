@@ -3,39 +3,26 @@
     python bench/threads.py [--json FILE] [--rounds N] [--cases WORD ...] [--workers N ...]
 
 For every case, medians of interleaved rounds: one worker without overlap (`one_s`), two workers (`two_s`), and
-two processes that do half of the batch each (`processes_s`): what memory and cores allow. Forward transforms
-also beside a bare loop of their FFTs (`trial_s`, of one and of two threads): copy a plane, transform its
-rows, transform its columns, compiled, with nothing of this library in it but FFTW's plans.
-
-Of a bracket also `core_ns`, the two workers' time per mode.
+two processes that do half of the batch each (`processes_s`): what memory and cores allow.
 
 How far that goes with more threads than there are cores: `gil_us` is the time outside of compiled code, in which only
 one thread of a process can be, per entry of the batch (one worker, median; of an operation it holds the user's
-function too, whose arithmetic gives the interpreter up); `of_sixteen` is how many times faster
-sixteen workers are than one, simulated with it and with nothing else that threads share.
-
-With `--workers`, on a machine with as many cores: how many times faster than one worker each of these numbers of
-workers is, measured, and simulated in the same way.
+function too, whose arithmetic gives the interpreter up); `speedups` are how many times faster than one worker each
+number of `--workers` is, and `simulated` what a simulation expects where threads share nothing but the interpreter.
 """
 
 import multiprocessing
 import os
 import sys
-import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from time import perf_counter
 from unittest import mock
 
 import numpy as np
 
 import overlap
-from overlap.compiled import njit
-from overlap.compiled.memory import call_function
-from overlap.fft.engine.fftw import barely_aligned, empty, zeros
-from overlap.fft.engine.lines import LineTransform
 from overlap.runtime import plan_call
 from overlap.timing.simulate import Machine, Options, Program, simulate
 from overlap.tools.bench.pages import Page
@@ -162,43 +149,6 @@ class Halves:
         return max(times)
 
 
-@njit
-def _bare(u, out, first, last, calls, address, nbytes):
-    for z in range(first, last):
-        for row in range(u.shape[1]):
-            for column in range(u.shape[2]):
-                out[z, row, column] = u[z, row, column]
-        for number in range(2):
-            call_function(calls[number, 0], calls[number, 1], address + z * nbytes, address + z * nbytes, 0)
-
-
-class Bare:
-    """The bare loop over the planes of a case, on one or two threads."""
-
-    def __init__(self, case, threads):
-        shape = case.batch, *case.shape
-        self._u, self._out = empty(shape, complex), zeros(shape, complex)
-        self._u[...] = np.random.default_rng(1).standard_normal(shape)
-        plane = barely_aligned(case.shape, complex)
-        self._plans = [LineTransform(plane, plane, axis, True, "measure") for axis in (1, 0)]
-        self._calls = np.array([[plan.function, plan.plan] for plan in self._plans], np.int64)
-        self._cuts = [case.batch * number // threads for number in range(threads + 1)]
-
-    def __call__(self):
-        started = perf_counter()
-        others = [threading.Thread(target=self._run, args=(number,)) for number in range(1, len(self._cuts) - 1)]
-        for other in others:
-            other.start()
-        self._run(0)
-        for other in others:
-            other.join()
-        return perf_counter() - started
-
-    def _run(self, number):
-        first, last = self._cuts[number : number + 2]
-        _bare(self._u, self._out, first, last, self._calls, self._out.ctypes.data, self._out.strides[0])
-
-
 def settle(run):
     """Make the first calls, in which short ones find who runs them."""
     for _ in range(SETTLED):
@@ -206,46 +156,24 @@ def settle(run):
             break
 
 
-def measured(case, rounds):
-    """A record of a case."""
-    runs = {"one_s": Run(case, 1), "two_s": Run(case, 2)}
-    if case.kind == "forward":
-        runs |= {"trial_one_s": Bare(case, 1), "trial_two_s": Bare(case, 2)}
-    if case.batch > 1:
-        runs["processes_s"] = Halves(case, sorted(os.sched_getaffinity(0))[:2], rounds + 1)
-    if case.kind != "bracket":
-        runs["python_s"] = Python(runs["one_s"])
-    settle(runs["two_s"])
-    found = medians(turns(runs, rounds))
-    record = {"case": str(case), "kind": case.kind, "batch": case.batch, "shape": case.shape, **found}
-    one_s, two_s = found["one_s"], found["two_s"]
-    record["speedup"] = one_s / two_s
-    if "processes_s" in found:
-        record["processes"] = one_s / found["processes_s"]
-    if case.kind == "bracket":
-        record["core_ns"] = 2e9 * two_s / (case.batch * prod(case.shape))
-    else:
-        record["gil_us"] = 1e6 * found["python_s"] / case.batch
-        record["of_sixteen"] = simulated_speedup(16, one_s, found["python_s"], runs["python_s"].calls)
-    if case.kind == "forward":
-        record["trial_ratio"] = [one_s / found["trial_one_s"], two_s / found["trial_two_s"]]
-    return record
-
-
-def scaled(case, workers, rounds):
-    """A record of a case with each of these numbers of workers."""
-    runs = {1: Run(case, 1)} | {number: Run(case, number) for number in workers if number > 1}
+def measured(case, workers, rounds):
+    """A record of a case with one worker and with each of these numbers of workers."""
+    runs = {number: Run(case, number) for number in sorted({1, *workers})}
     for run in runs.values():
         settle(run)
-    python = Python(runs[1])
-    seconds = medians(turns(runs | {"python": python}, rounds, warm=0))
-    python_s = seconds.pop("python")
-    return {
-        "case": str(case),
-        "seconds": seconds,
-        "gil_us": 1e6 * python_s / case.batch,
+    more = {"python_s": Python(runs[1])}
+    if case.batch > 1 and tuple(workers) == (2,):
+        more["processes_s"] = Halves(case, sorted(os.sched_getaffinity(0))[:2], rounds + 1)
+    found = medians(turns(runs | more, rounds))
+    seconds = {number: found[number] for number in runs}
+    record = {"case": str(case), "gil_us": 1e6 * found["python_s"] / case.batch, "seconds": seconds}
+    record |= {name: found[name] for name in more}
+    if 2 in runs:
+        record |= {"one_s": seconds[1], "two_s": seconds[2], "speedup": seconds[1] / seconds[2]}
+    calls = more["python_s"].calls
+    return record | {
         "speedups": {number: seconds[1] / value for number, value in seconds.items()},
-        "simulated": {number: simulated_speedup(number, seconds[1], python_s, python.calls) for number in seconds},
+        "simulated": {number: simulated_speedup(number, seconds[1], found["python_s"], calls) for number in seconds},
     }
 
 
@@ -253,34 +181,12 @@ def here(given):
     """The records of the cases."""
     for case in CASES:
         if any(word in str(case) for word in given.cases):
-            yield scaled(case, given.workers, given.rounds) if given.workers else measured(case, given.rounds)
+            yield measured(case, given.workers, given.rounds)
 
 
-def line(record):
-    """A record as a line of text."""
-    if "speedups" in record:
-        faster = ", ".join(
-            f"{number}: {speedup:.2f} ({record['simulated'][number]:.2f})"
-            for number, speedup in record["speedups"].items()
-        )
-        return (
-            f"{record['case']:32} one {1e3 * record['seconds'][1]:8.2f} ms, Python {record['gil_us']:.2f} us per "
-            f"entry; faster (simulated): {faster}"
-        )
-    words = [f"{record['case']:32} one {1e3 * record['one_s']:8.2f} ms, two {1e3 * record['two_s']:8.2f}"]
-    words[0] += f": {record['speedup']:.2f}"
-    if "processes" in record:
-        words.append(f"processes {record['processes']:.2f}")
-    if "trial_ratio" in record:
-        words.append("to the bare loop {:.2f}, {:.2f}".format(*record["trial_ratio"]))
-    if "gil_us" in record:
-        words.append(f"Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}")
-    return "; ".join(words)
-
-
-PAGE = Page(__doc__, line=line, here=here, rounds=7)
+PAGE = Page(__doc__, here=here, rounds=7)
 PAGE.add("--cases", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words")
-PAGE.add("--workers", nargs="+", type=int, metavar="N", help="compare these numbers of workers")
+PAGE.add("--workers", nargs="+", type=int, default=(2,), metavar="N", help="numbers of workers beside one; default: 2")
 
 if __name__ == "__main__":
     sys.exit(PAGE.run())

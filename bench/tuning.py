@@ -25,7 +25,7 @@ from statistics import median
 import overlap
 from overlap import files
 from overlap.tools.bench import jobs, report
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rank import environment
 from overlap.tools.bench.rounds import timed, turns
@@ -128,15 +128,6 @@ def ratio(record, to):
     return record["auto"]["s"] / record[to]["s"]
 
 
-def line(record):
-    """A record as text."""
-    return (
-        f"{record['link']:6} {record['job']:14} {'busy' if record['busy'] else 'alone':6}"
-        f" auto {1e3 * record['auto']['s']:7.2f} ms, over best {ratio(record, 'best'):.3f}, "
-        f"over off {ratio(record, 'off'):.3f}; auto: {record['auto']['settings']}; best: {record['best']['settings']}"
-    )
-
-
 def text(records, given):
     """The page."""
     path = RESULTS.with_suffix(".json")
@@ -175,7 +166,6 @@ def text(records, given):
 PAGE = Page(
     __doc__,
     measure,
-    line,
     text=text,
     here=here,
     ranks=None,

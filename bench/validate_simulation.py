@@ -112,7 +112,7 @@ def text(records, given):
 PAGE = Page(
     __doc__,
     measure,
-    lambda record: " ".join(map(str, row(record))),
+    row=row,
     text=text,
     here=here,
     ranks=None,

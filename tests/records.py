@@ -3,7 +3,7 @@
 import builtins
 
 from overlap.tools.bench import report
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.record import case_record
 
 

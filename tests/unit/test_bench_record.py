@@ -12,7 +12,7 @@ from records import record, written
 from overlap.timing import model
 from overlap.tools import cli
 from overlap.tools.bench import commands, demo, jobs, report, table
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.record import warnings
 from overlap.tools.bench.session import Session
 

@@ -31,7 +31,6 @@ PAGE = """
 import sys
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import seconds_of
-from overlap.tools.bench.table import markdown
 
 def measure(comm, given):
     for n in given.n:
@@ -44,8 +43,8 @@ def measure(comm, given):
         seconds = seconds_of(comm, runs, given.rounds, calls={"a": 1, "b": 3})
         yield {"n": n, "calls": calls, "rounds": {name: len(values) for name, values in seconds.items()}}
 
-page = Page("Counts.", measure, lambda record: f"n {record['n']}", rounds=4, quick={"n": [2]},
-            text=lambda records, given: markdown("n | link", [(one["n"], one["link"]) for one in records]))
+page = Page("Counts.", measure, row=lambda record: (record["n"], record["link"]), head="n | link", rounds=4,
+            quick={"n": [2]})
 page.add("--n", type=int, nargs="+", default=[3, 5])
 if __name__ == "__main__":
     sys.exit(page.run())
@@ -61,7 +60,7 @@ def run_page(tmp_path, *arguments):
 def test_a_page_measures_on_ranks_of_its_own_and_keeps_its_records(tmp_path):
     done = run_page(tmp_path, "--rounds", "2", "--out", tmp_path / "sub" / "page.md")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("n 3\nn 5\n")
+    assert done.stdout.startswith("3 | shm\n5 | shm\n")
     table = "| n | link |\n| --- | --- |\n| 3 | shm |\n| 5 | shm |\n"
     assert (tmp_path / "sub" / "page.md").read_text() == table and table in done.stdout
     content = json.loads((tmp_path / "found.json").read_text())
@@ -74,14 +73,14 @@ def test_a_page_whose_ranks_a_launcher_has_started(tmp_path):
     (tmp_path / "counting.py").write_text(PAGE)
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, tmp_path / "counting.py", "--json", tmp_path / "found"]
     done = commands.run(*command, timeout=100)
-    assert done.returncode == 0 and done.stdout.count("n 3\n") == 1, done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("3 | mpiexec\n5 | mpiexec\n|"), done.stderr
     cases = json.loads((tmp_path / "found").read_text())["cases"]
     assert [(one["n"], one["link"], one["ranks"]) for one in cases] == [(3, "mpiexec", 3), (5, "mpiexec", 3)]
 
 
 def test_a_page_whose_rank_fails_ends_and_keeps_nothing(tmp_path):
     done = run_page(tmp_path, "--n", "3", "9", "--quick")
-    assert done.returncode == 0 and done.stdout.startswith("n 2\n"), done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("2 | shm\n"), done.stderr
     (tmp_path / "found.json").unlink()
     done = run_page(tmp_path, "--n", "3", "9")
     assert done.returncode == 1 and "too many" in done.stderr and "the ranks ended with status" in done.stderr

@@ -21,7 +21,7 @@ from overlap.timing.simulate import Machine
 from overlap.timing.thread_scaling import ThreadScaling
 from overlap.tools import cli, launch, timeline
 from overlap.tools.bench import commands
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 
 # ---- arguments -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from records import without, written
 from overlap import files
 from overlap.errors import InputError
 from overlap.tools import cli
-from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import Case
 from overlap.tools.bench.record import case_record, pooled
 from overlap.tools.scale import commands, scaling_report
 

@@ -3,8 +3,7 @@
 On every rank, lowest first:
 
     rounds     rounds in which all that is compared takes its turn
-    jobs       the jobs that are measured: their plan, their data, the truth about their result
-    cases      a job, its size, and how it is run
+    jobs       the jobs that are measured: their plan, their data, the truth about their result; cases of them
     peer       mpi4py-fft on the same job
     measure    interleaved rounds of one case, on the ranks of a communicator
     machine    a machine in a few numbers, for the simulation

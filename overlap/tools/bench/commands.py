@@ -17,9 +17,8 @@ from typing import Any
 
 from .. import launch, options, values
 from . import report
-from .cases import MODES, Case
 from .demo import CHOOSING_S, SLICES, demo
-from .jobs import JOBS
+from .jobs import JOBS, MODES, Case
 from .record import disturbed, doubt
 from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
 from .solvers import MATRICES, SOLVERS

@@ -14,7 +14,7 @@ from time import perf_counter
 from ...errors import LinksUnavailable
 from .. import launch, links, timeline
 from . import report, table
-from .cases import Case
+from .jobs import Case
 from .record import Record, busy
 from .session import Session, at_hand, need
 

@@ -1,4 +1,4 @@
-"""The jobs that are measured: their plans, their data and the expected results.
+"""The jobs that are measured, and the cases of them: their plans, their data and the expected results.
 
 `JOBS` is the table of named workloads, one class for each. `Transforms` is the forward transform of a
 batch of planes, `Volumes` that of three-dimensional fields. `Brackets` is the nonlinear term of a
@@ -12,58 +12,22 @@ the expected result with numpy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Protocol
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ...arrays.exchange import exchange_problem
 from ...fft import FFT2, FFT3, Bracket
-from ...fft.arguments import kinds_of
+from ...fft.arguments import ORDERS, kinds_of, kinds_problem
 from ...fft.engine.fftw import COLUMNS, complex_of, empty
 from ...timing import in_turns, seconds_of
-
-
-class Size(Protocol):
-    """Declares the attributes of a `cases.Case` that a job needs."""
-
-    @property
-    def workload(self) -> str:
-        """Return a name in `JOBS`."""
-
-    @property
-    def slices(self) -> int:
-        """Return the number of slices."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the global shape of a slice."""
-
-    @property
-    def global_shape(self) -> tuple[int, ...]:
-        """Return the global shape of all slices."""
-
-    @property
-    def dtype(self) -> str:
-        """Return the data type in real space."""
-
-    @property
-    def order(self) -> str:
-        """Return the order of the spectrum's axes."""
-
-    @property
-    def grid(self) -> tuple[int, ...] | None:
-        """Return the grid of ranks."""
-
-    @property
-    def exchange(self) -> str | None:
-        """Return the precision in which numbers are sent."""
-
-    @property
-    def kinds(self) -> tuple[str, ...] | None:
-        """Return the kind of transform along every axis."""
 
 
 class Transforms:
@@ -96,7 +60,7 @@ class Transforms:
     control_chunk: int | None = 1
 
     @staticmethod
-    def plan(comm: Any, case: Size, **settings: Any) -> Any:
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
         return FFT2(
             comm,
@@ -108,12 +72,12 @@ class Transforms:
             exchange=case.exchange,
         )
 
-    def __init__(self, case: Size, plan: Any) -> None:
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         field = plan.real.empty()
         own_part = plan.real.local_slice[1:]
         for z in range(case.slices):
-            field[z] = _noise(case, z, 0)[own_part]
+            field[z] = self.field(z)[own_part]
         self.inputs = (field,)
 
     def transform(self, plan: Any) -> Any:
@@ -122,15 +86,19 @@ class Transforms:
 
     def truth(self, z: int) -> np.ndarray:
         """Compute the global spectrum of slice `z` in natural order, in double precision."""
-        return _spectrum(_noise(self._case, z, 0), self._case.kinds)
+        return _spectrum(self.field(z), self._case.kinds)
+
+    def field(self, z: int) -> np.ndarray:
+        """Make the global field of slice `z`."""
+        return _noise(self._case, z, 0)
 
     @classmethod
-    def flops(cls, case: Size) -> float:
+    def flops(cls, case: Case) -> float:
         """Count operations by the usual convention: 5 N log2 N per transform, half of this for real data."""
         return case.slices * cls.transforms * _flops(case.shape, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case: Size, plan: Any) -> float:
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         ny, nx = case.shape
         rows = plan.real.shape[-2]
@@ -154,7 +122,7 @@ class Volumes(Transforms):
     control_chunk = None
 
     @staticmethod
-    def plan(comm: Any, case: Size, **settings: Any) -> Any:
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
         return FFT3(
             comm,
@@ -167,7 +135,7 @@ class Volumes(Transforms):
         )
 
     @classmethod
-    def bare_fft_s(cls, case: Size, plan: Any) -> float:
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         first, last = plan.real.shape[1:], plan.spectrum.shape[1:]
         if case.order == "transposed":
@@ -196,7 +164,7 @@ class Brackets(Transforms):
     dtypes = ("f8", "f4")
     transforms = 5
 
-    def __init__(self, case: Size, plan: Any) -> None:
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         rows = plan.real.local_slice[-2]
         ky, kx = plan.wavenumbers()
@@ -265,7 +233,7 @@ class NonlinearTerm(Transforms):
     transforms = 3
 
     @staticmethod
-    def plan(comm: Any, case: Size, **settings: Any) -> Any:
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with those of these settings that a `Bracket` has. Collective."""
         return Bracket(
             comm,
@@ -274,7 +242,7 @@ class NonlinearTerm(Transforms):
             exchange=case.exchange,
         )
 
-    def __init__(self, case: Size, plan: Any) -> None:
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
         field = plan.spectrum.empty()
@@ -306,7 +274,7 @@ class NonlinearTerm(Transforms):
         return spectra[:, :nky, kx]
 
     @classmethod
-    def flops(cls, case: Size) -> float:
+    def flops(cls, case: Case) -> float:
         """Count the operations of two gradients and a bracket per plane, on the smallest real grid
         that the 2/3 rule allows."""
         planes, nky, nkx = case.shape
@@ -314,7 +282,7 @@ class NonlinearTerm(Transforms):
         return case.slices * planes * cls.transforms * _flops(points, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case: Size, plan: Any) -> float:
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest: complex planes, three per pair."""
         ny, nx = plan.points
         planes = 1.5 * case.shape[0] / plan.comm.size
@@ -350,7 +318,7 @@ def _plane_wave_bracket(shape: Sequence[int]) -> np.ndarray:
     return cross * (np.cos(p + r) + np.cos(p - r)) / 2
 
 
-def _noise(case: Size, z: int, which: int) -> np.ndarray:
+def _noise(case: Case, z: int, which: int) -> np.ndarray:
     random = np.random.default_rng([z, which])
     field = random.random(case.shape) - 0.5
     if case.dtype.startswith("c"):
@@ -373,11 +341,163 @@ def _spectrum(field: np.ndarray, kinds: Sequence[str] | None = None) -> np.ndarr
 
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
 
+MODES = ("off", "block", "poll", "auto")
 
-def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, result: np.ndarray) -> float:
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A job, its size, and how it is run: one line of a benchmark.
+
+    Attributes
+    ----------
+    workload : str
+        A name in `JOBS`, which has the defaults for all attributes that are None.
+    slices : int
+    shape : tuple of int
+        The global shape of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
+        ``(planes, nky, nkx)``, modes.
+    dtype : str
+        The data type in real space; by default the first of the job's.
+    order : {"natural", "transposed"}
+        The order of the spectrum's axes.
+    grid : (int, int) or None
+        The grid of ranks, for `FFT3`.
+    exchange : {None, "f4"}
+        The precision in which numbers are sent.
+    kinds : tuple of str or None
+        The kind of transform along every axis, for `FFT2` and `FFT3`; by default Fourier transforms.
+    workers : int
+        Worker threads per rank.
+    rounds : int
+    calls : int
+        How many calls are timed in a row; the report has their mean.
+    modes : tuple of str
+        The modes that are timed, of `MODES`. "off", with which the others are compared, is always timed. C and T are
+        measured with the settings of the last mode, which is "auto" unless it is left out.
+    wait, depth, chunk, in_flight
+        Settings that replace the plan's choice in the column "auto" of the record; the last three also in the columns
+        of the other overlapped plans.
+    peer : bool
+        Time mpi4py-fft too.
+    choosing_s : float
+        Seconds, at most, in which the plan of the column "auto" compares settings.
+    link : str
+        The link between the ranks; used in the record only.
+    trace : str or None
+        File to write a Chrome trace of one run to.
+
+    Raises
+    ------
+    ValueError
+        A value is out of its range.
+    """
+
+    workload: str = "fft2"
+    slices: Any = None  # None: the job's default, which replaces it below
+    shape: Any = None
+    dtype: Any = None
+    order: str = "natural"
+    grid: tuple[int, ...] | None = None
+    exchange: str | None = None
+    kinds: tuple[str, ...] | None = None
+    workers: int = 1
+    rounds: Any = None
+    calls: Any = None
+    modes: tuple[str, ...] = MODES
+    wait: str = "auto"
+    depth: int | None = None
+    chunk: int | None = None
+    in_flight: int | None = None
+    peer: bool = False
+    choosing_s: float = 1e9
+    link: str = "shm"
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("workload", self.workload, JOBS)
+        job = JOBS[self.workload]
+        for name in ("slices", "rounds", "calls"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(job, name))
+        object.__setattr__(self, "shape", tuple(self.shape or job.shapes[-1]))
+        if self.grid is not None:
+            if self.workload != "fft3":
+                raise ValueError(f"grid: expected workload fft3, received {self.workload}")
+            object.__setattr__(self, "grid", tuple(self.grid))
+        _one_of("wait", self.wait, MODES)
+        _one_of("order", self.order, ORDERS)
+        for mode in self.modes:
+            _one_of("modes", mode, MODES)
+        object.__setattr__(self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
+        if len(self.shape) != len(job.axes):
+            raise ValueError(f"shape: expected ({', '.join(job.axes)}), received {self.shape}")
+        for name in ("slices", "workers", "rounds", "calls", "depth", "chunk", "in_flight"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, received {value!r}")
+        if min(self.shape) < 1:
+            raise ValueError(f"shape: expected integers >= 1, received {self.shape}")
+        if self.workload == "nonlinear":
+            if self.shape[2] % 2 == 0:
+                raise ValueError(f"shape: expected an odd nkx, received {self.shape}")
+            if self.chunk is not None or self.in_flight is not None:
+                raise ValueError(
+                    f"chunk, in_flight: expected none with workload nonlinear, received {self.chunk}, {self.in_flight}"
+                )
+        with suppress(TypeError):  # the check below reports it
+            object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
+        _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
+        if problem := exchange_problem(self.exchange, self.dtype):
+            raise ValueError(f"exchange: {problem}")
+        if self.kinds is not None:
+            if self.workload not in ("fft2", "fft3") or self.peer:
+                raise ValueError(f"kinds: expected workload fft2 or fft3 and no peer, received {self.workload}")
+            object.__setattr__(self, "kinds", kinds_of(list(self.kinds), self.dtype, len(self.shape)))
+            if problem := kinds_problem(self.kinds, self.shape, self.dtype, job.axes):
+                raise ValueError(f"kinds: {problem}")
+            if not _has_scipy():
+                raise ValueError(
+                    "kinds: expected scipy, with which results are checked, received an installation without it"
+                )
+        able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
+        if self.peer and not (able and self.order == "natural"):
+            raise ValueError(
+                "peer: expected workload fft2, or fft3 of one field, in natural "
+                f"order, which mpi4py-fft can do, received {self.slices} of {self.workload} in "
+                f"{self.order} order"
+            )
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """Return the global shape, ``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
+        return (self.slices, *self.shape)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attributes as plain values, from which `from_dict` makes the case again."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Case:
+        """Make a case from the values of `as_dict`; other keys are ignored."""
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+
+def _one_of(name: str, value: object, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, received {value!r}")
+
+
+def _has_scipy() -> bool:
+    try:
+        return find_spec("scipy") is not None
+    except ValueError:  # the package cannot be imported
+        return False
+
+
+def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, place: tuple[slice, ...], result: Any) -> float:
     """Find the largest error in the first, middle and last slice, relative to the largest expected value.
 
-    Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
+    Collective. `result` is this rank's part of the spectra, at this place in the global array.
 
     Returns
     -------
@@ -385,7 +505,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, r
         The same on all ranks.
     """
     worst = 0.0
-    places = comm.gather(plan.spectrum.local_slice[1:], root=0)
+    places = comm.gather(place[1:], root=0)
     for z in sorted({0, case.slices // 2, case.slices - 1}):
         parts = comm.gather(np.array(result[z]), root=0)
         if comm.rank == 0:
@@ -400,7 +520,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, r
     return float(comm.bcast(worst, root=0))
 
 
-def error_limit(case: Size) -> float:
+def error_limit(case: Case) -> float:
     """Return the limit for `max_rel_error`; a wrong result has an error of about 1.
 
     The derivatives amplify rounding errors by up to the largest wave number.

@@ -24,8 +24,7 @@ from ...runtime import Runtime
 from ...runtime.trace import Span
 from ..timeline import write_chrome
 from . import peer as peer_module
-from .cases import Case
-from .jobs import JOBS, error_limit, max_rel_error
+from .jobs import JOBS, Case, error_limit, max_rel_error
 from .rounds import turns
 
 Column = tuple[
@@ -95,7 +94,7 @@ def measure(
         columns["C"] = _call(best.compute, job.inputs, out)
         columns["T"] = _call(best.communicate, job.inputs, out)
         same = _control(columns, runs, case, job, out) if hosts > 1 else {}
-        peers = _peers(comm, case, stack) if case.peer else {}
+        peers = _peers(comm, case, job, stack) if case.peer else {}
         for name, prepared in peers.get("columns", {}).items():
             columns[name] = prepared.refill, prepared.forward
         seconds, core_s = _rounds(comm, columns, case.modes[-1], case.rounds, case.calls, steps)
@@ -186,7 +185,7 @@ def _check(
 ) -> float:
     """Run everything once; return the error of the result without overlap."""
     runs["off"](*job.inputs, out=result)
-    error = max_rel_error(comm, job, case, plan, result)
+    error = max_rel_error(comm, job, case, plan.spectrum.local_slice, result)
     if not error <= error_limit(case):
         raise WrongResult(
             f"{case.workload}: expected a relative error of at most {error_limit(case):.1e}, received {error:.1e}"
@@ -280,17 +279,17 @@ def core_time_s(sharing: int) -> float:
     return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK") / sharing
 
 
-def _peers(comm: MPI.Intracomm, case: Case, stack: ExitStack) -> dict[str, Any]:
+def _peers(comm: MPI.Intracomm, case: Case, job: Any, stack: ExitStack) -> dict[str, Any]:
     """Prepare mpi4py-fft with its fastest and its default setting, or return the reason why this is impossible."""
     reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
     if reasons:
         return {"skipped": reasons[0]}
     settings = tuple(peer_module.SETTINGS[case.workload])
-    best = peer_module.prepare(comm, case, settings)
+    best = peer_module.prepare(comm, case, job, settings)
     stack.callback(best.close)
     default = best
     if best.setting != settings[0]:
-        default = peer_module.prepare(comm, case, settings[:1])
+        default = peer_module.prepare(comm, case, job, settings[:1])
         stack.callback(default.close)
     return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default}, "setting": best.setting}
 

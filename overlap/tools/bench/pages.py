@@ -18,6 +18,7 @@ from ... import files
 from ...errors import LinksUnavailable
 from .. import launch, values
 from .report import new_report
+from .table import markdown
 
 Records = list[dict[str, Any]]
 
@@ -31,10 +32,13 @@ class Page:
         What the program says of itself; the first line is shown by ``--help``.
     measure : callable, optional
         ``measure(comm, given)`` runs on all ranks with the values of the options, and makes a record after the other.
-    line : callable, optional
-        ``line(record)``: a record as text, which is printed at once.
+    row : callable, optional
+        ``row(record)``: the cells of a record in the table of the page.
     text : callable, optional
-        ``text(records, given)``: the page that is printed at the end, and written to the file of ``--out``.
+        ``text(records, given)``: the page that is printed at the end, and written to the file of ``--out``; by default
+        the table, if there are rows.
+    head : str
+        The headings of the table, with " | " between them.
     here : callable, optional
         ``here(given)`` makes the records in the process of the command; by default one job with the ranks of
         ``--ranks`` on each of ``--links``.
@@ -61,8 +65,9 @@ class Page:
         self,
         doc: str | None,
         measure: Callable[[Any, argparse.Namespace], Iterable[Mapping[str, Any]]] | None = None,
-        line: Callable[[dict[str, Any]], str] | None = None,
         *,
+        row: Callable[[dict[str, Any]], Sequence[object]] | None = None,
+        head: str = "",
         text: Callable[[Records, argparse.Namespace], str] | None = None,
         here: Callable[[argparse.Namespace], Iterable[dict[str, Any]]] | None = None,
         ranks: int | tuple[int, ...] | None = 2,
@@ -72,7 +77,10 @@ class Page:
         out: str | None = None,
         deadline_s: float = 900.0,
     ) -> None:
-        self._measure, self._line, self._text, self._here = measure, line, text, here
+        self._measure, self._here = measure, here
+        self._row, self._text = row, text
+        if text is None and row is not None:
+            self._text = lambda records, given: markdown(head, map(row, records))
         self._quick, self._out, self._deadline_s = quick or {}, out, deadline_s
         parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
         self.parser, self.add = parser, parser.add_argument
@@ -94,7 +102,7 @@ class Page:
         if rounds:
             self.add("--rounds", type=values.count, default=rounds)
         self.add("--json", metavar="FILE", type=values.output, help="write the records to this file")
-        if text is not None:
+        if self._text is not None:
             self.add("--out", metavar="FILE.md", help=f"write the page to this file; default: {out or 'print it'}")
         if quick is not None:
             self.add("--quick", action="store_true", help="small: only to see it work")
@@ -174,8 +182,11 @@ class Page:
         return records
 
     def _show(self, record: dict[str, Any]) -> dict[str, Any]:
-        if self._line is not None:
-            print(self._line(record), flush=True)
+        """Print a record at once: its row, or all that it holds, unless a page without rows is printed at the end."""
+        if self._row is not None:
+            print(" | ".join(map(str, self._row(record))), flush=True)
+        elif self._text is None:
+            print(", ".join(f"{name} {_shown(value)}" for name, value in record.items()), flush=True)
         return record
 
     def _end(self, records: Records, given: argparse.Namespace) -> int:
@@ -195,6 +206,14 @@ class Page:
             if out is not None:
                 files.write(out, text)
         return int(any(record.get("failed") for record in records))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{key} {_shown(one)}" for key, one in value.items()) + ")"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(_shown, value)) + ")"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _place(text: str) -> str:

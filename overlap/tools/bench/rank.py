@@ -25,8 +25,7 @@ from ...ranks.losses import tolerates
 from ...ranks.watchdog import limited_to
 from ...runtime import Runtime
 from .. import launch
-from .cases import Case
-from .jobs import JOBS
+from .jobs import JOBS, Case
 from .machine_measurement import measure_machine
 from .measure import measure
 from .record import Record, case_record

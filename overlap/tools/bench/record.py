@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...timing import model
-from .cases import MODES, Case
-from .jobs import JOBS
+from .jobs import JOBS, MODES, Case
 
 CONTROL_LIMIT = 0.1  # largest share that may seem hidden in the control, which overlaps nothing
 UNEVEN = 0.15  # difference of waiting shares between ranks above which a warning is given

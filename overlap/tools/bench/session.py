@@ -19,7 +19,7 @@ from .. import launch, links
 from . import report
 
 if TYPE_CHECKING:
-    from .cases import Case
+    from .jobs import Case
     from .record import Record
 
 EXTRA = "pip install 'overlap-mpi[demo]'"

@@ -22,8 +22,7 @@ from ... import files
 from ...errors import InputError
 from .. import launch, options, values
 from ..bench import report as reports
-from ..bench.cases import MODES, Case
-from ..bench.jobs import JOBS
+from ..bench.jobs import JOBS, MODES, Case
 from ..bench.session import Session, need, refuse_links_under_mpi
 from ..bench.solvers import MATRICES, SOLVERS
 from . import scaling_report, solver_scaling

@@ -23,7 +23,7 @@ from ...errors import InputError
 from ...timing import model
 from ..bench import report as reports
 from ..bench import table as tables
-from ..bench.cases import MODES
+from ..bench.jobs import MODES
 from ..bench.record import Record, pooled
 from ..bench.record import warnings as record_warnings
 from ..bench.session import need
