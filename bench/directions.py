@@ -21,16 +21,11 @@ from itertools import product
 import numpy as np
 
 import overlap
+from overlap.tools.bench import peer
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import fastest, medians, seconds_of
 from overlap.tools.bench.table import markdown, place
 
-MPI4PY_FFT = (
-    {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
-    {"backend": "fftw", "planner_effort": "FFTW_MEASURE", "slab": True},
-    {"backend": "fftw", "planner_effort": "FFTW_MEASURE", "grid": (-1,)},
-    {"backend": "numpy"},
-)
 # Ways to exchange; those by remote memory access are slower over TCP, and not all MPI libraries have them.
 DTFFT = ("DATATYPE", "P2P", "P2P_PIPELINED", "P2P_SCHEDULED", "P2P_FUSED", "A2A")
 
@@ -41,7 +36,7 @@ def mpi4py_fft(comm, shape, dtype, forward):
         from mpi4py_fft import PFFT
     except ImportError:
         return
-    for options in MPI4PY_FFT:
+    for options in peer.SETTINGS["fft3"].values():
         plan = PFFT(comm, shape, dtype=np.dtype(dtype), **options)
         transform = plan.forward if forward else plan.backward
         transform.input_array[...] = 0
@@ -81,7 +76,7 @@ def check(comm, plan, field, spectrum, shape, dtype, forward):
         raise RuntimeError(f"dtFFT: expected {expected} mode(s) of 1, received {total} in all, the largest {largest}")
 
 
-PEERS = {"mpi4py_fft": (mpi4py_fft, "mpi4py-fft"), "dtfft": (dtfft, "dtFFT")}
+PEERS = {"mpi4py_fft": mpi4py_fft, "dtfft": dtfft}
 
 
 def measure(comm, given):
@@ -104,8 +99,8 @@ def measure(comm, given):
                 "C_s": partial(auto.compute, u, out=out),
                 "T_s": partial(auto.communicate, u, out=out),
             }
-            for name, (peer, _) in PEERS.items():
-                if calls := dict(enumerate(peer(comm, shape, dtype, forward))):
+            for name, calls_of in PEERS.items():
+                if calls := dict(enumerate(calls_of(comm, shape, dtype, forward))):
                     columns[f"{name}_s"] = calls[fastest(comm, calls)]
             found = medians(seconds_of(comm, columns, given.rounds))
             direction, settings = "forward" if forward else "backward", str(auto.settings)

@@ -7,8 +7,6 @@ for ``poll``), in microseconds:
 
 * ``call_us``: one call of a pipeline of one slice that awaits one `Alltoall` of 16 bytes, with a skeleton
   and without one (then every call learns what it awaits);
-* ``written_call_us``: as ``call_us``, where blocking agreements of the runtime go by remote writes
-  (`overlap.collectives`);
 * ``short_us``: one call of eight such slices;
 * ``slice_us``: one slice with one await in a job of many;
 * ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank, and ``plans_us``: the same of four
@@ -28,34 +26,13 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from mpi4py import MPI
 
 import overlap
-from overlap.collectives import Collectives
-from overlap.collectives.collectives import operation_number
 from overlap.sparse import diffusion
 from overlap.tools.bench.pages import Page
 from overlap.tools.bench.rounds import seconds_of
 
 SHORT = 8  # slices of a short job
-NUMBERS = {op.handle: operation_number(op) for op in (MPI.SUM, MPI.MIN, MPI.MAX)}
-
-
-class RemoteWrites(MPI.Intracomm):
-    """A communicator for a runtime whose blocking reductions go by remote writes, and not by MPI."""
-
-    def Dup(self, info=MPI.INFO_NULL):
-        twin = super().Dup(info)
-        twin.fast = Collectives(twin)
-        return twin
-
-    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
-        values = np.frombuffer(recvbuf, getattr(recvbuf, "typecode", None) or recvbuf.dtype)
-        self.fast.Allreduce(values, values, NUMBERS[op.handle])
-
-    def Free(self):
-        self.fast.free()
-        super().Free()
 
 
 def repeated(call, calls):
@@ -137,14 +114,11 @@ def measure(world, given):
     comm = world.Dup()
     with ExitStack() as stack:
         for wait in ("off", "block", "poll"):
-            runtime, written = (
-                stack.enter_context(overlap.Runtime(one, wait=wait, depth=16)) for one in (comm, RemoteWrites(comm))
-            )
+            runtime = stack.enter_context(overlap.Runtime(comm, wait=wait, depth=16))
             few = max(1, given.calls // SHORT)
             for name, call, times, each in (
                 ("bare", bare(comm, wait), given.calls, 1),
                 ("call", pipeline(runtime, wait, 1), given.calls, 1),
-                ("written_call", pipeline(written, wait, 1), given.calls, 1),
                 ("learned_call", pipeline(runtime, wait, 1, True), given.calls, 1),
                 ("short", pipeline(runtime, wait, SHORT), few, 1),
                 ("slice", pipeline(runtime, wait, given.slices), 1, given.slices),

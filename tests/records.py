@@ -28,12 +28,10 @@ def measured(**changes):
         "ranks": 2,
         "hosts": 2,
         "max_rel_error": 1e-15,
-        "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
+        "auto_choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
         "nbytes_in_flight": 1 << 20,
         "waiting": [0.4, 0.35],
         "bare_fft_s": 0.05,
-        "peer_setting": None,
-        "peer_skipped": None,
         "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)],
     } | changes
 

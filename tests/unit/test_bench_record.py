@@ -139,7 +139,10 @@ def test_no_control_in_shared_memory():
 def test_peer_in_the_record_or_why_not():
     case = Case(rounds=3, peer=True)
     found = record(
-        case, peer_setting="numpy", seconds={"peer_mpi4py_fft": [0.5] * 3, "peer_mpi4py_fft_default": [0.9] * 3}
+        case,
+        peer_mpi4py_fft_setting="numpy",
+        peer_skipped=None,
+        seconds={"peer_mpi4py_fft": [0.5] * 3, "peer_mpi4py_fft_default": [0.9] * 3},
     )
     assert (found["peer_mpi4py_fft_s"], found["peer_mpi4py_fft_default_s"]) == (0.5, 0.9)
     skipped = record(case, peer_skipped="mpi4py-fft is not installed")

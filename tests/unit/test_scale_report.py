@@ -43,11 +43,9 @@ def record(ranks, *, C=0.120, T=0.080, workers=4, link="2gbit", rounds=3, modes=
             "ranks": ranks,
             "hosts": ranks,
             "max_rel_error": 1e-15,
-            "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
+            "auto_choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
             "nbytes_in_flight": 1 << 20,
             "bare_fft_s": 0.05,
-            "peer_setting": None,
-            "peer_skipped": None,
             "binding": [{"host": f"n{rank}", "cores": list(range(4, 4 + workers))} for rank in range(ranks)],
         },
     )

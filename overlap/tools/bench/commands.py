@@ -20,7 +20,7 @@ from . import report
 from .demo import CHOOSING_S, SLICES, demo
 from .jobs import JOBS, MODES, Case
 from .record import disturbed, doubt
-from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
+from .session import Session, at_hand, need, refuse_links_under_mpi, run_task
 from .solvers import MATRICES, SOLVERS
 from .table import console
 
@@ -236,7 +236,7 @@ def _command() -> list[str]:
 
 
 def _started(given: argparse.Namespace) -> dict[str, Any]:
-    """Return what `run_spec` takes, of the arguments."""
+    """Return what `run_task` takes, of the arguments."""
     return {
         "ranks": at_hand(given.ranks),
         "workers": given.workers,
@@ -251,9 +251,9 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
-    run_spec(
+    run_task(
+        "solver",
         {
-            "task": "solver",
             "workload": given.workload,
             "shape": given.shape or SOLVERS[given.workload].shape,
             "planes": given.slices or 8,
@@ -332,8 +332,9 @@ def _tune(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
                 what, done, total = event["progress"]
                 bar.update(task, description=what, completed=done, total=total)
 
-        run_spec(
-            {"task": "tune", "budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()},
+        run_task(
+            "tune",
+            {"budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()},
             on_event=on_event,
             **_started(given),
         )

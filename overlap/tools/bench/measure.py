@@ -94,9 +94,7 @@ def measure(
         columns["C"] = _call(best.compute, job.inputs, out)
         columns["T"] = _call(best.communicate, job.inputs, out)
         same = _control(columns, runs, case, job, out) if hosts > 1 else {}
-        peers = _peers(comm, case, job, stack) if case.peer else {}
-        for name, prepared in peers.get("columns", {}).items():
-            columns[name] = prepared.refill, prepared.forward
+        peers = _peers(comm, case, job, columns, stack) if case.peer else {}
         seconds, core_s = _rounds(comm, columns, case.modes[-1], case.rounds, case.calls, steps)
         seconds |= {name: seconds[twin] for name, twin in same.items()}
 
@@ -113,12 +111,11 @@ def measure(
             "hosts": hosts,
             "max_rel_error": error,
             "grid": list(plans["off"].grid) if kind is JOBS["fft3"] else None,
-            "choice": {name: getattr(best.settings, name) for name in ("wait", "depth", "chunk", "in_flight")},
+            "auto_choice": {name: getattr(best.settings, name) for name in ("wait", "depth", "chunk", "in_flight")},
             "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
             "waiting": comm.allgather(best.load.waiting),
             "bare_fft_s": bare_fft_s,
-            "peer_setting": peers.get("setting"),
-            "peer_skipped": peers.get("skipped"),
+            **peers,
         }
 
 
@@ -279,19 +276,23 @@ def core_time_s(sharing: int) -> float:
     return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK") / sharing
 
 
-def _peers(comm: MPI.Intracomm, case: Case, job: Any, stack: ExitStack) -> dict[str, Any]:
-    """Prepare mpi4py-fft with its fastest and its default setting, or return the reason why this is impossible."""
+def _peers(
+    comm: MPI.Intracomm, case: Case, job: Any, columns: dict[str, Column], stack: ExitStack
+) -> dict[str, str | None]:
+    """Add the columns of mpi4py-fft with its fastest and its default setting; return which is fastest, or why there are
+    none."""
     reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
     if reasons:
-        return {"skipped": reasons[0]}
+        return {"peer_mpi4py_fft_setting": None, "peer_skipped": reasons[0]}
     settings = tuple(peer_module.SETTINGS[case.workload])
-    best = peer_module.prepare(comm, case, job, settings)
+    best = default = peer_module.prepare(comm, case, job, settings)
     stack.callback(best.close)
-    default = best
     if best.setting != settings[0]:
         default = peer_module.prepare(comm, case, job, settings[:1])
         stack.callback(default.close)
-    return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default}, "setting": best.setting}
+    for name, prepared in (("peer_mpi4py_fft", best), ("peer_mpi4py_fft_default", default)):
+        columns[name] = prepared.refill, prepared.forward
+    return {"peer_mpi4py_fft_setting": best.setting, "peer_skipped": None}
 
 
 def _trace(comm: MPI.Intracomm, case: Case, job: Any, settings: Any, out: Any) -> None:

@@ -1,8 +1,7 @@
 """Runs a measurement on its ranks, in processes of their own or in those that mpiexec started.
 
-A spec has values that JSON can hold, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the
-same, "budget_s": ..., "path": ...}``, ``{"task": "environment"}``, or ``{"task": "machine", "name":
-..., "burst_nbytes": ...}``, each with ``"ranks"`` and a ``"deadline_s"``. Rank 0 answers with events.
+A spec has values that JSON can hold: the name of a ``"task"`` of `TASKS`, what is ``"given"`` to it by name,
+``"ranks"`` and a ``"deadline_s"``. Rank 0 answers with events.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from ...errors import InputError
 from ...fft import FFT2, FFT3
 from ...fft.engine.fftw import fftw_described, fftw_version
 from ...fft.engine.library import newer_on_system
-from ...fft.plan import Balance
 from ...ranks.exclusive import thread_level
 from ...ranks.losses import tolerates
 from ...ranks.watchdog import limited_to
@@ -66,7 +64,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
     with limited_to(deadline_s, f"the task {spec['task']!r}"), first_ranks(MPI.COMM_WORLD, ranks) as comm:
         if comm is not None:
-            _TASKS[spec["task"]](spec, comm, emit if comm.rank == 0 else lambda event: None)
+            TASKS[spec["task"]](comm, emit if comm.rank == 0 else lambda event: None, **spec["given"])
 
 
 @contextmanager
@@ -95,57 +93,6 @@ def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
         raise InputError(problem)
 
 
-# --- the tasks: (spec, communicator, what takes rank 0's events) ------------------------------------
-
-
-def _environment(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    emit({"environment": environment(comm) | {"newer_fftw": newer_on_system(fftw_version())}})
-
-
-def _machine(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    emit({"machine": measure_machine(comm, spec["name"], spec["burst_nbytes"]).text()})
-
-
-def _case(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    emit({"environment": environment(comm)})
-    emit({"record": record_of(comm, Case.from_dict(spec), lambda *step: emit({"progress": step}))})
-
-
-def _tune(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    tuned, balanced = tune_case(
-        comm,
-        Case.from_dict(spec),
-        spec["budget_s"],
-        spec["path"],
-        lambda *step: emit({"progress": step}),
-        spec.get("balance", False),
-    )
-    emit({"tuned": tuned})
-    if balanced is not None:
-        emit({"balanced": str(balanced)})
-
-
-def _solver(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
-    emit({"environment": environment(comm)})
-    emit(
-        {
-            "record": measure_solver(
-                comm,
-                spec["workload"],
-                tuple(spec["shape"]),
-                spec["planes"],
-                spec["rounds"],
-                spec["matrix"],
-                spec["delay_s"],
-                spec["workers"],
-            )
-        }
-    )
-
-
-_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune, "solver": _solver}
-
-
 def record_of(comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int], object] | None = None) -> Record:
     """Measure a case and make its record. Collective; the record is complete on rank 0 only."""
     return case_record(case, measure(comm, case, progress) | {"binding": environment(comm)["ranks"]})
@@ -169,31 +116,35 @@ def environment(comm: MPI.Intracomm) -> dict[str, Any]:
     }
 
 
-def tune_case(
-    comm: MPI.Intracomm, case: Case, budget_s: float, path: str, progress: Callable[..., object], balance: bool = False
-) -> tuple[dict[str, Any], Balance | None]:
-    """Tune a case's plan. Collective.
+# --- the tasks: of a communicator, what takes rank 0's events, and what is given ---------------------
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    case : Case
-    budget_s : float
-    path : str
-        The tuning file.
-    progress : callable
-        As for a plan's `tune`.
-    balance : bool
-        Balance the plan first.
 
-    Returns
-    -------
-    transforms : dict
-        Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried``, ``spread`` (the greater of
-        default's and chosen's; see `Trial`) and ``trials``, a list of (settings, seconds per slice, the
-        model's), fastest first.
-    balanced : Balance or None
+def _environment(comm: MPI.Intracomm, emit: Emit) -> None:
+    emit({"environment": environment(comm) | {"newer_fftw": newer_on_system(fftw_version())}})
+
+
+def _machine(comm: MPI.Intracomm, emit: Emit, name: str, burst_nbytes: int) -> None:
+    emit({"machine": measure_machine(comm, name, burst_nbytes).text()})
+
+
+def _case(comm: MPI.Intracomm, emit: Emit, **case: Any) -> None:
+    emit({"environment": environment(comm)})
+    emit({"record": record_of(comm, Case(**case), lambda *step: emit({"progress": step}))})
+
+
+def _solver(comm: MPI.Intracomm, emit: Emit, **given: Any) -> None:
+    emit({"environment": environment(comm)})
+    emit({"record": measure_solver(comm, **given)})
+
+
+def _tune(comm: MPI.Intracomm, emit: Emit, budget_s: float, path: str, balance: bool, **given: Any) -> None:
+    """Tune the plan of a case, which is balanced first if `balance`.
+
+    ``tuned`` of the event has for each transform its ``default``, ``chosen``, ``gain``, ``tried``, ``spread`` (the
+    greater of default's and chosen's; see `Trial`) and ``trials``, a list of (settings, seconds per slice, the
+    model's), fastest first.
     """
+    case = Case(**given)
     make: Any = FFT3 if case.workload == "fft3" else FFT2
     with (
         Runtime(comm, workers=case.workers) as runtime,
@@ -201,25 +152,30 @@ def tune_case(
     ):
         transform = JOBS[case.workload](case, plan).transform(plan)
         balanced = plan.balance() if balance else None
-        plan.tune(budget_s, progress)
+        plan.tune(budget_s, lambda *step: emit({"progress": step}))
         transforms: dict[Any, Any] = {each.name: each for each in (plan.forward, plan.backward, transform)}
-        return {
-            name: {
-                "default": each.tuned.default,
-                "chosen": str(each.settings),
-                "gain": each.tuned.gain,
-                "tried": each.tuned.tried,
-                "spread": max(
-                    (
-                        trial.spread or 0.0
-                        for trial in each.trials
-                        if str(trial.settings) in (each.tuned.default, str(each.settings))
-                    ),
-                    default=None,
-                ),
-                "trials": [
-                    (str(trial.settings), trial.seconds_per_slice, trial.model_s) for trial in each.trials[:SHOWN]
-                ],
-            }
-            for name, each in transforms.items()
-        }, balanced
+        emit({"tuned": {name: _tuned(each) for name, each in transforms.items()}})
+    if balanced is not None:
+        emit({"balanced": str(balanced)})
+
+
+def _tuned(transform: Any) -> dict[str, Any]:
+    tuned, chosen, trials = transform.tuned, str(transform.settings), transform.trials
+    spreads = [trial.spread or 0.0 for trial in trials if str(trial.settings) in (tuned.default, chosen)]
+    return {
+        "default": tuned.default,
+        "chosen": chosen,
+        "gain": tuned.gain,
+        "tried": tuned.tried,
+        "spread": max(spreads, default=None),
+        "trials": [(str(trial.settings), trial.seconds_per_slice, trial.model_s) for trial in trials[:SHOWN]],
+    }
+
+
+TASKS: dict[str, Callable[..., None]] = {
+    "environment": _environment,
+    "machine": _machine,
+    "case": _case,
+    "tune": _tune,
+    "solver": _solver,
+}

@@ -18,6 +18,9 @@ CONTROL_LIMIT = 0.1  # largest share that may seem hidden in the control, which 
 UNEVEN = 0.15  # difference of waiting shares between ranks above which a warning is given
 BUSY_SPREAD = 0.3  # spread of the times of computing alone, over their median, that shows other programs
 
+# What a record says of its case.
+DESCRIBED = "link", "workload", "slices", "shape", "dtype", "order", "exchange", "kinds", "calls", "workers", "modes"
+
 Record = dict[str, Any]
 
 
@@ -45,44 +48,28 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     seconds = measured["seconds"]
     median = {name: statistics.median(values) for name, values in seconds.items()}
     C, T, best = median["C"], median["T"], median[case.modes[-1]]
-    core_s = measured.get("core_s")  # an older report has none
+    core_s = measured.get("core_s")
+    described = {name: list(value) if isinstance(value, tuple) else value for name, value in case.as_dict().items()}
     record = {
-        "link": case.link,
-        "ranks": measured["ranks"],
-        "hosts": measured["hosts"],
-        "workers": case.workers,
-        "slices": case.slices,
-        "shape": list(case.shape),
-        "dtype": case.dtype,
-        "order": case.order,
-        "exchange": case.exchange,
-        "kinds": case.kinds and list(case.kinds),
-        "grid": measured.get("grid"),
-        "calls": case.calls,
-        "workload": case.workload,
-        "modes": list(case.modes),
+        **{name: described[name] for name in DESCRIBED},
+        "grid": None,
+        "core_s": None,  # an older report has none
+        "waiting": None,
+        "took_s": None,
+        **measured,
         "rounds": len(seconds["off"]),
-        "seconds": seconds,
         "C_s": C,
         "T_s": T,
         "T_over_C": _finite(T / C if C else math.inf),
-        "bare_fft_s": measured["bare_fft_s"],
         **{f"{mode}_s": median.get(mode) for mode in MODES},
-        "auto_choice": measured["choice"],
         "model_block_s": model.block_s(C, T, case.workers),
         "model_poll_s": model.poll_s(C, T),
-        "core_s": core_s,
         "model_cores_s": None if core_s is None else model.poll_s(C, T, workers=case.workers, core_s=core_s),
         "gflops": 1e-9 * JOBS[case.workload].flops(case) / best,
         "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
         "gain_bound_block": model.best_speedup(case.workers),
         "hidden": _finite(model.hidden(C, T, best)),
-        "max_rel_error": measured["max_rel_error"],
-        "nbytes_in_flight": measured["nbytes_in_flight"],
-        "binding": measured["binding"],
-        "waiting": measured.get("waiting"),
-        "took_s": measured.get("took_s"),
         "control_s": median.get("control"),
         "control_hidden": None,
         "control_ok": None,
@@ -96,8 +83,6 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         record |= {
             "peer_mpi4py_fft_s": median.get("peer_mpi4py_fft"),
             "peer_mpi4py_fft_default_s": median.get("peer_mpi4py_fft_default"),
-            "peer_mpi4py_fft_setting": measured["peer_setting"],
-            "peer_skipped": measured["peer_skipped"],
         }
     return record
 
@@ -117,16 +102,9 @@ def pooled(records: Sequence[Record]) -> Record:
         for name in last["seconds"]
         if all(name in record["seconds"] for record in records)
     }
-    measured = {
-        **last,
-        "seconds": seconds,
-        "choice": last["auto_choice"],
-        "max_rel_error": max(record["max_rel_error"] for record in records),
-        "peer_setting": last.get("peer_mpi4py_fft_setting"),
-        "peer_skipped": last.get("peer_skipped"),
-    }
     case = Case.from_dict(last | {"peer": "peer_skipped" in last})
-    return last | case_record(case, measured)
+    worst = max(record["max_rel_error"] for record in records)
+    return case_record(case, last | {"seconds": seconds, "max_rel_error": worst})
 
 
 def busy(record: Record) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,9 @@ def need(*modules: str) -> None:
             raise CommandError(f"this command needs {module} ({error}): {EXTRA}") from None
 
 
-def run_spec(
-    spec: dict[str, Any],
+def run_task(
+    task: str,
+    given: Mapping[str, Any],
     *,
     ranks: int | None,
     on_event: Callable[[dict[str, Any]], None],
@@ -48,7 +49,7 @@ def run_spec(
     burst: int | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Run a spec of `rank.run` on new ranks, or, under a launcher, on the ranks of this job.
+    """Run a task of `rank.TASKS` on new ranks, or, under a launcher, on the ranks of this job.
 
     In a job, `ranks` may be fewer than the job has, or None for all.
 
@@ -57,7 +58,7 @@ def run_spec(
     CommandError
         The ranks failed, or did not end in time.
     """
-    spec = dict(spec, ranks=ranks, deadline_s=deadline_s)
+    spec = {"task": task, "given": given, "ranks": ranks, "deadline_s": deadline_s}
     if launch.under_mpi():
         from . import rank  # which needs MPI
 
@@ -82,7 +83,7 @@ def run_spec(
 def environment(ranks: int) -> dict[str, Any] | None:
     """Start ranks and return the result of `rank.environment`; None on ranks other than 0."""
     events: dict[str, Any] = {}
-    run_spec({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
+    run_task("environment", {}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
     return events.get("environment")
 
 
@@ -109,8 +110,9 @@ def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
     """
     name = f"{report.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
     events: dict[str, Any] = {}
-    run_spec(
-        {"task": "machine", "name": name, "burst_nbytes": links.BURST if link else 0},
+    run_task(
+        "machine",
+        {"name": name, "burst_nbytes": links.BURST if link else 0},
         ranks=ranks,
         link=link,
         on_event=events.update,
@@ -180,8 +182,9 @@ class Session:
                 self._bar.update(self._task, description=name, what=what, completed=finished + done / total)
 
         started_s = perf_counter()
-        run_spec(
-            {"task": "case", **case.as_dict()},
+        run_task(
+            "case",
+            case.as_dict(),
             ranks=ranks,
             on_event=on_event,
             link=link,

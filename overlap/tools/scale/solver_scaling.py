@@ -14,7 +14,7 @@ from typing import Any
 from ... import files
 from .. import launch
 from ..bench import report
-from ..bench.session import need, refuse_links_under_mpi, run_spec
+from ..bench.session import need, refuse_links_under_mpi, run_task
 from ..bench.solvers import SOLVERS
 from ..bench.table import console as make_console
 
@@ -77,15 +77,13 @@ def run(
     for each in workers:
         for rank_count in ranks:
             events: dict[str, Any] = {}
-            run_spec(
+            run_task(
+                "solver",
                 {
-                    "task": "solver",
                     "workload": workload,
                     "shape": [first * rank_count if weak else first, *others],
-                    "planes": 1,
                     "rounds": rounds,
                     "matrix": matrix,
-                    "delay_s": 0.0,
                     "workers": each,
                 },
                 ranks=rank_count,
