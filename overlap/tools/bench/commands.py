@@ -20,7 +20,7 @@ from . import report
 from .demo import CHOOSING_S, SLICES, demo
 from .jobs import JOBS, MODES, Case
 from .record import disturbed, doubt
-from .session import Session, at_hand, need, refuse_links_under_mpi, run_task
+from .session import Session, at_hand, need, refuse_links_under_mpi
 from .solvers import MATRICES, SOLVERS
 from .table import console
 
@@ -235,36 +235,21 @@ def _command() -> list[str]:
     return ["overlap", *sys.argv[1:]]
 
 
-def _started(given: argparse.Namespace) -> dict[str, Any]:
-    """Return what `run_task` takes, of the arguments."""
-    return {
-        "ranks": at_hand(given.ranks),
-        "workers": given.workers,
-        "link": given.link,
-        "burst": given.burst,
-        "deadline_s": given.deadline,
-    }
-
-
 def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Measure a halo or a sparse solver, and print one line for each result."""
     options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
-    events: dict[str, Any] = {}
-    run_task(
-        "solver",
-        {
-            "workload": given.workload,
-            "shape": given.shape or SOLVERS[given.workload].shape,
-            "planes": given.slices or 8,
-            "rounds": given.rounds or 9,
-            "matrix": given.matrix,
-            "delay_s": given.delay,
-            "workers": given.workers,
-        },
-        on_event=events.update,
-        **_started(given),
-    )
+    asked = {
+        "workload": given.workload,
+        "shape": given.shape or SOLVERS[given.workload].shape,
+        "planes": given.slices or 8,
+        "rounds": given.rounds or 9,
+        "matrix": given.matrix,
+        "delay_s": given.delay,
+        "workers": given.workers,
+    }
+    session = Session(_command(), given.burst, given.deadline)
+    events = session.run("solver", asked, given.link, at_hand(given.ranks), given.workers)
     if "record" not in events:
         return
     record = events["record"] | {"link": given.link or "shm"}
@@ -274,7 +259,7 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         elif name != "seconds":
             print(f"{name:16} {value}")
     if given.json:
-        content = report.new_report(_command()) | {"mpi": events["environment"], "solvers": [record]}
+        content = session.report | {"mpi": events["environment"], "solvers": [record]}
         del content["cases"]  # readers of cases expect transforms
         report.write(content, given.json)
 
@@ -312,33 +297,12 @@ def _tune(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Tune a case on ranks of its own, or on those that mpiexec started; print the settings that were tried."""
     case = _case(given, parser)
     need("rich")
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     refuse_links_under_mpi(given.link)
     path = os.path.abspath(given.file or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
-    events: dict[str, Any] = {}
-    with Progress(
-        TextColumn("tuning"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console(WIDTH, stderr=True),
-    ) as bar:
-        task = bar.add_task("starting", total=given.budget)
-
-        def on_event(event: dict[str, Any]) -> None:
-            events.update(event)
-            if "progress" in event:
-                what, done, total = event["progress"]
-                bar.update(task, description=what, completed=done, total=total)
-
-        run_task(
-            "tune",
-            {"budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()},
-            on_event=on_event,
-            **_started(given),
-        )
-        bar.update(task, description="done", completed=given.budget, total=given.budget)
+    asked = {"budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()}
+    session = Session(_command(), given.burst, given.deadline)
+    with session.progress(1):
+        events = session.run("tune", asked, given.link, at_hand(given.ranks), given.workers)
     if "balanced" in events:
         console(WIDTH).print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
     if "tuned" in events:

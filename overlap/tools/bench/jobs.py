@@ -88,9 +88,9 @@ class Transforms:
         """Compute the global spectrum of slice `z` in natural order, in double precision."""
         return _spectrum(self.field(z), self._case.kinds)
 
-    def field(self, z: int) -> np.ndarray:
-        """Make the global field of slice `z`."""
-        return _noise(self._case, z, 0)
+    def field(self, z: int, which: int = 0) -> np.ndarray:
+        """Make the global field of slice `z`, the first or another one."""
+        return _noise(self._case, z, which)
 
     @classmethod
     def flops(cls, case: Case) -> float:
@@ -150,9 +150,7 @@ class Volumes(Transforms):
 
 
 class Brackets(Transforms):
-    """The bracket a_x b_y - a_y b_x of a batch of fields given as spectra; box 2 pi x 2 pi.
-
-    Slice 0 has two plane waves, whose bracket is known in closed form; the other slices are noise.
+    """The bracket a_x b_y - a_y b_x of a batch of random fields given as spectra; box 2 pi x 2 pi.
 
     Attributes
     ----------
@@ -172,7 +170,7 @@ class Brackets(Transforms):
         field, spectrum = plan.real.empty(), plan.spectrum.empty()
         for which in range(2):
             for z in range(case.slices):
-                field[z] = self._field(z, which)[rows]
+                field[z] = self.field(z, which)[rows]
             plan.forward(field, out=spectrum)
             for wavenumber in (kx, ky):
                 derivative = plan.spectrum.empty()
@@ -191,26 +189,12 @@ class Brackets(Transforms):
         return bracket
 
     def truth(self, z: int) -> np.ndarray:
-        """Compute the global spectrum of the bracket in slice `z`, in double precision.
-
-        Slice 0 is computed from the closed form, other slices by the same pseudo-spectral formula with numpy on one
-        rank.
-        """
-        if self._waves(z):
-            return _spectrum(_plane_wave_bracket(self._case.shape))
+        """Compute the global spectrum of the bracket in slice `z`, by numpy in double precision."""
         ny, nx = self._case.shape
         ky, kx = np.fft.fftfreq(ny, 1 / ny)[:, None], np.fft.rfftfreq(nx, 1 / nx)
-        spectra = [_spectrum(self._field(z, which)) for which in range(2)]
+        spectra = [_spectrum(self.field(z, which)) for which in range(2)]
         ax, ay, bx, by = (np.fft.irfft2(1j * k * spectrum, self._case.shape) for spectrum in spectra for k in (kx, ky))
         return _spectrum(ax * by - ay * bx)
-
-    def _waves(self, z: int) -> bool:
-        return z == 0 and min(self._case.shape) > 2 * max(map(abs, _P + _R))
-
-    def _field(self, z: int, which: int) -> np.ndarray:
-        if self._waves(z):
-            return np.sin(_phase(self._case.shape, (_P, _R)[which]))
-        return _noise(self._case, z, which)
 
 
 class NonlinearTerm(Transforms):
@@ -301,21 +285,6 @@ def _modes(shape: Sequence[int], seed: int) -> np.ndarray:
     modes = random.random(shape) - 0.5 + 1j * (random.random(shape) - 0.5)
     modes[:, 0] += np.conj(modes[:, 0, ::-1])
     return modes
-
-
-_P, _R = (1, 2), (3, -1)  # wave vectors (x, y) of the plane waves
-
-
-def _phase(shape: Sequence[int], wave: tuple[int, int]) -> np.ndarray:
-    y, x = (2 * np.pi * np.arange(n) / n for n in shape)
-    return wave[0] * x + wave[1] * y[:, None]
-
-
-def _plane_wave_bracket(shape: Sequence[int]) -> np.ndarray:
-    """Return {sin p.x, sin r.x} = (p x r) (cos (p+r).x + cos (p-r).x)/2 (GKV collection, 6.1)."""
-    cross = _P[0] * _R[1] - _P[1] * _R[0]
-    p, r = _phase(shape, _P), _phase(shape, _R)
-    return cross * (np.cos(p + r) + np.cos(p - r)) / 2
 
 
 def _noise(case: Case, z: int, which: int) -> np.ndarray:

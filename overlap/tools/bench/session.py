@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .jobs import Case
     from .record import Record
 
+Events = dict[str, Any]  # what ranks have told, by the event's name
+
 EXTRA = "pip install 'overlap-mpi[demo]'"
 
 
@@ -171,26 +173,8 @@ class Session:
         dict or None
             The record, which is also added to the report; None on ranks other than 0.
         """
-        finished = len(self.report["cases"])
-        name = "the ranks at hand" if launch.under_mpi() else (f"links of {link}" if link else "shared memory")
-        events: dict[str, Any] = {}
-
-        def on_event(event: dict[str, Any]) -> None:
-            events.update(event)
-            if "progress" in event and self._bar is not None:
-                what, done, total = event["progress"]
-                self._bar.update(self._task, description=name, what=what, completed=finished + done / total)
-
         started_s = perf_counter()
-        run_task(
-            "case",
-            case.as_dict(),
-            ranks=ranks,
-            on_event=on_event,
-            link=link,
-            workers=case.workers,
-            **self._options,
-        )
+        events = self.run("case", case.as_dict(), link, ranks, case.workers)
         record = events.get("record")
         if record is not None:
             took_s = record["took_s"]
@@ -198,6 +182,21 @@ class Session:
             self.report["mpi"] = {key: value for key, value in events["environment"].items() if key != "ranks"}
             self.report["cases"].append(record)
         return record
+
+    def run(self, task: str, given: Mapping[str, Any], link: str | None, ranks: int | None, workers: int) -> Events:
+        """Run one task, as `run_task` does, and show its progress; return the last event of each kind."""
+        finished = len(self.report["cases"])
+        name = "the ranks at hand" if launch.under_mpi() else (f"links of {link}" if link else "shared memory")
+        events: Events = {}
+
+        def on_event(event: Events) -> None:
+            events.update(event)
+            if "progress" in event and self._bar is not None:
+                what, done, total = event["progress"]
+                self._bar.update(self._task, description=name, what=what, completed=finished + done / total)
+
+        run_task(task, given, ranks=ranks, on_event=on_event, link=link, workers=workers, **self._options)
+        return events
 
     def say(self, line: str) -> None:
         """Print a line at once, above the progress bar if there is one."""

@@ -14,7 +14,7 @@ from typing import Any
 from ... import files
 from .. import launch
 from ..bench import report
-from ..bench.session import need, refuse_links_under_mpi, run_task
+from ..bench.session import Session, need, refuse_links_under_mpi
 from ..bench.solvers import SOLVERS
 from ..bench.table import console as make_console
 
@@ -73,25 +73,13 @@ def run(
     if ranks is None:
         ranks = [_started()] if launch.under_mpi() else range(1, len(os.sched_getaffinity(0)) + 1)
     first, *others = shape or SOLVERS[workload].shape
-    content = report.new_report(command) | {"solvers": []}
+    session = Session(command, **limits)
+    content = session.report | {"solvers": []}
     for each in workers:
         for rank_count in ranks:
-            events: dict[str, Any] = {}
-            run_task(
-                "solver",
-                {
-                    "workload": workload,
-                    "shape": [first * rank_count if weak else first, *others],
-                    "rounds": rounds,
-                    "matrix": matrix,
-                    "workers": each,
-                },
-                ranks=rank_count,
-                workers=each,
-                on_event=events.update,
-                link=link,
-                **limits,
-            )
+            shape_here = [first * rank_count if weak else first, *others]
+            asked = {"workload": workload, "shape": shape_here, "rounds": rounds, "matrix": matrix, "workers": each}
+            events = session.run("solver", asked, link, rank_count, each)
             if "record" in events:
                 content["mpi"] = events["environment"]
                 content["solvers"].append(events["record"] | {"link": link or "shm", "weak": weak})
