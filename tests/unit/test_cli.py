@@ -20,7 +20,7 @@ from overlap.timing import model
 from overlap.timing.simulate import Machine
 from overlap.timing.thread_scaling import ThreadScaling
 from overlap.tools import cli, launch, timeline
-from overlap.tools.bench import commands
+from overlap.tools.bench import reference
 from overlap.tools.bench.jobs import Case
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -168,15 +168,14 @@ def test_predictions_of_every_form_are_written_and_drawn(measured, tmp_path, cap
 
 
 def test_the_c_program_is_found_in_the_checkout_that_one_is_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(commands, "__file__", str(tmp_path / "site-packages/overlap/tools/bench/commands.py"))
+    monkeypatch.setattr(reference, "__file__", str(tmp_path / "site-packages/overlap/tools/bench/reference.py"))
     monkeypatch.chdir(tmp_path)
-    assert commands.find_program() is None
-    found = commands.reference(Case(workload="fft2", dtype="c16"), 2, None)
-    assert "no bench/reference/scan.py" in found["reference_skipped"]
-    program = tmp_path / commands.PROGRAM
+    found = reference.reference(Case(workload="fft2", dtype="c16"), 2, None)
+    assert "no bench/reference/gkv_fft2.c" in found["reference_skipped"]
+    program = tmp_path / reference.PROGRAM
     program.parent.mkdir(parents=True)
     program.touch()
-    assert commands.find_program() == program
+    assert reference.find_source() == program
 
 
 def test_a_commands_own_dashes_stay_its_own():

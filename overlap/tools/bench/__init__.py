@@ -17,6 +17,7 @@ In the process of the command:
     table      records in words and as tables
     session    starts ranks and collects their records
     demo       `overlap demo`
-    commands   arguments, and what they call; the C program of a checkout on the same job
+    reference  the C program of a checkout on the same job
+    commands   arguments, and what they call
     pages      benchmarks that are programs of their own: those of the repository's folder `bench`
 """

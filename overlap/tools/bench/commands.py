@@ -1,18 +1,12 @@
-"""`overlap bench | tune | demo`: arguments, and what they call.
-
-The C + OpenMP program of `bench/reference` is a separate process, so it cannot take turns with the other columns: it
-runs right after the case, on the same kind of ranks and links.
-"""
+"""`overlap bench | tune | demo`: arguments, and what they call."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from .. import launch, options, values
@@ -20,62 +14,10 @@ from . import report
 from .demo import CHOOSING_S, SLICES, demo
 from .jobs import JOBS, MODES, Case
 from .record import disturbed, doubt
+from .reference import reference
 from .session import Session, at_hand, need, refuse_links_under_mpi
 from .solvers import MATRICES, SOLVERS
 from .table import console
-
-PROGRAM = Path("bench", "reference", "scan.py")  # below the root of a checkout
-
-
-def find_program() -> Path | None:
-    """Find the program in the checkout that this file is in or, where the package is installed, that one is in."""
-    tops = Path(__file__).resolve().parents[3], Path.cwd()
-    return next((top / PROGRAM for top in tops if (top / PROGRAM).is_file()), None)
-
-
-def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
-    """Time the C program with a few numbers of threads and chunks; report the fastest.
-
-    Parameters
-    ----------
-    case : Case
-    ranks : int
-    link : str or None
-        Rate of shaped links; shared memory without.
-
-    Returns
-    -------
-    dict
-        Entries for the case's record: ``reference_s``, ``reference_C_s``, ``reference_T_s`` and
-        ``reference_best``, or ``reference_skipped``, the reason.
-    """
-    expected = {"fft2": "c16", "operation": "f8"}.get(case.workload)
-    if case.dtype != expected:
-        return {"reference_skipped": f"it cannot do {case.workload} of dtype {case.dtype}"}
-    program = find_program()
-    if program is None:
-        return {
-            "reference_skipped": f"it comes with a checkout of the sources, and there is no {PROGRAM} beside "
-            "this package or in the current folder"
-        }
-    spec = importlib.util.spec_from_file_location("overlap_reference_scan", program)
-    assert spec and spec.loader  # the file is there
-    scan = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scan)
-    try:
-        times = scan.scan(
-            link=link, ranks=ranks, workload=case.workload, slices=case.slices, shape=case.shape, rounds=case.rounds
-        )
-    except (scan.CannotBuild, RuntimeError, ValueError) as error:
-        return {"reference_skipped": str(error)}
-    return {
-        "reference_s": times["overlap_s"],
-        "reference_off_s": times["off_s"],
-        "reference_C_s": times["C_s"],
-        "reference_T_s": times["T_s"],
-        "reference_best": times["best"],
-    }
-
 
 DEFAULT_FILE = "overlap-tuning.json"
 WIDTH = 110  # of what `overlap tune` prints, in characters
@@ -219,11 +161,7 @@ def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         for case in cases:
             record = session.measure(case, given.link, at_hand(given.ranks))
             if record is not None and given.reference:
-                record |= (
-                    {"reference_skipped": "mpiexec started this process already"}
-                    if launch.under_mpi()
-                    else reference(case, given.ranks, given.link)
-                )
+                record |= reference(case, given.ranks, given.link)
     if not session.report["cases"]:
         return
     session.print()
