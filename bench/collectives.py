@@ -5,16 +5,12 @@
 
 Microseconds per call, the slowest rank's, in the median of rounds in which all take turns; and how many times as long
 mpi4py takes as we do from Python, and MPI's own functions as we do from compiled code (``mpi4py_x``, ``mpi_c_x``), in
-the median of the rounds' quotients. A collective with a root takes each rank in turn. With ``--thread-level`` mpi4py
-starts MPI at that level; a second run at the other one adds its times and quotients to the cases of the same file. What
-MPI's own functions take without Python (``mpi_c_us``) is measured in a compiled loop too, which calls them by their
-addresses in the library.
+the median of the rounds' quotients. A collective with a root takes each rank in turn. What MPI's own functions take
+without Python (``mpi_c_us``) is measured in a compiled loop too, which calls them by their addresses in the library.
 """
 
 import ctypes
-import json
 import sys
-from pathlib import Path
 from time import perf_counter
 
 import mpi4py
@@ -172,8 +168,7 @@ def record_of(comm, fast, name, nbytes, given):
     median = {f"{key}_us": float(np.median(values)) for key, values in us.items()}
     over = {"mpi_c_x": us["mpi_c"] / us["njit"], "mpi4py_x": us["mpi4py"] / us["python"]}
     median |= {key: float(np.median(values)) for key, values in over.items()}
-    by_level = {key: {given.thread_level: median[key]} for key in ("mpi4py_us", "mpi4py_x")}
-    return {"collective": name, "nbytes": nbytes, "ranks": size} | median | by_level
+    return {"collective": name, "nbytes": nbytes, "ranks": size} | median
 
 
 def check(comm):
@@ -186,23 +181,12 @@ def check(comm):
 
 
 def measure(comm, given):
-    """The records of all collectives and sizes, and those of the file; times of other thread levels stay in them."""
+    """The records of all collectives and sizes."""
     check(comm)
-    kept = {}
-    if given.json and Path(given.json).exists():
-        kept = {key(one): one for one in json.loads(Path(given.json).read_text())["cases"]}
     with Collectives(comm, max_nbytes=given.max_nbytes) as fast:
         for name in given.collectives:
             for nbytes in given.nbytes[:1] if name in ("Barrier", "allreduce") else given.nbytes:
-                record = record_of(comm, fast, name, nbytes, given)
-                before = kept.pop(key(record), {})
-                yield record | {both: before.get(both, {}) | record[both] for both in ("mpi4py_us", "mpi4py_x")}
-    yield from kept.values()
-
-
-def key(record):
-    """What tells records apart."""
-    return record["collective"], record["nbytes"], record["ranks"]
+                yield record_of(comm, fast, name, nbytes, given)
 
 
 PAGE = Page(__doc__, measure, rounds=15)
