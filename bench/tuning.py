@@ -69,10 +69,7 @@ def measure(comm, given):
             return timed(comm, partial(transform, *inputs, out=out))
 
         def rounds(entrants, count):
-            kernels = [transform.kernels_of(settings) for settings in entrants]  # made once
-            found = turns({settings: partial(once, settings) for settings in entrants}, count, warm=0)
-            del kernels
-            return found
+            return turns({settings: partial(once, settings) for settings in entrants}, count, warm=0)
 
         def fastest(found):
             return sorted(found, key=lambda settings: min(found[settings]))
