@@ -91,10 +91,13 @@ def report_between_calls(error: BaseException, leaving: bool) -> Report:
 
 
 def is_old(reports: list[Report]) -> bool:
-    """Return whether all failures are such that every rank knows them already, so that the header is void."""
+    """Return whether the header is void: every rank that is in a call there has raised all failures already."""
     failed = [report for report in reports if report.failure is not None]
+    # A rank that reports a failure is in no call, so it raises none here. It may not have heard of the others' yet,
+    # because what it has sent on another communicator may end after this.
+    called = [report for report in reports if report.failure is None]
     return bool(failed) and all(
-        not report.leaving and report.identity and all(report.identity in other.heard for other in reports)
+        not report.leaving and report.identity and all(report.identity in other.heard for other in called)
         for report in failed
     )
 

@@ -23,7 +23,7 @@ from test_errors import Boom
 
 import overlap
 from overlap.collectives import Collectives
-from overlap.ranks import departure
+from overlap.ranks import departure, together
 from overlap.sparse import AdditiveSchwarz, Jacobi, Matrix, Multigrid, diffusion
 
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
@@ -291,8 +291,40 @@ def both_blocks(comm):
     wait_for_departures()
 
 
+def reports_that_cross(comm):
+    """Two ranks leave by exceptions of their own, and learn late that all reports have come: the third raises one."""
+    blocks = overlap.agreed_blocks(comm, (4 * comm.size, 4), grid=(comm.size, 1), width=1)
+    exchanges, completed = [], together.Exchange.is_complete
+
+    def late(exchange):
+        if exchange not in exchanges:
+            exchanges.append(exchange)
+        complete = completed(exchange)
+        return complete and (exchange is not exchanges[0] or len(exchanges) > 1)
+
+    def used():
+        with overlap.Halo(comm, blocks) as halo:
+            if comm.rank:
+                raise Boom(f"of rank {comm.rank}")
+            halo.exchange(*halo.empty())
+            halo.exchange(*halo.empty())
+
+    together.Exchange.is_complete = late
+    try:
+        error = outcome(used)
+        with overlap.Halo(comm, blocks) as halo:
+            (values,) = halo.empty()
+            values[:] = comm.rank
+            halo.exchange(values)
+    finally:
+        together.Exchange.is_complete = completed
+    assert type(error) is (Boom if comm.rank else overlap.RankError), error
+    assert comm.rank == comm.size - 1 or values[-1, 2] == comm.rank + 1
+
+
 @on_ranks(3, fresh=True)
 def test_on_three_ranks(comm):
+    reports_that_cross(comm)
     told(comm)
     test_on_all(comm)
     inside_a_round(comm)
