@@ -6,6 +6,7 @@ import sys
 import commands
 import drawing
 import jobs
+import launchers
 import processes
 import pytest
 from hypothesis import strategies as st
@@ -13,6 +14,12 @@ from marks import exhaustive, on_ranks
 
 alone_or_kept = pytest.mark.parametrize("fresh", [True, False], ids=["alone", "kept"])
 mostly_kept = pytest.mark.parametrize("fresh", [exhaustive(True, id="alone"), pytest.param(False, id="kept")])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_of_its_own():
+    """End the ranks that other files have left: here ranks are killed, and what is measured of their code is lost."""
+    launchers.end_launchers()
 
 
 @alone_or_kept
