@@ -136,6 +136,18 @@ def outcome(function, *args):
     return None
 
 
+def origins_of(drawn, size):
+    """The ranks that fail, drawn the same on all: one, or in three of ten cases any number."""
+    origins = set(map(int, drawn.choice(size, drawn.integers(1, size + 1), replace=False)))
+    return origins if drawn.random() < 0.3 else {min(origins)}
+
+
+def same_error(comm, label, error):
+    """All ranks have the same error, which is one of the library's."""
+    told = comm.allgather((type(error).__name__, str(error)))
+    assert isinstance(error, overlap.OverlapError) and len(set(told)) == 1, (label, told)
+
+
 class Told(Program):
     """The slice program of `test_errors`, which raises any kind of exception."""
 
@@ -164,8 +176,7 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
         back = np.array(plan.backward(spectrum))
         for _ in range(count):
             name = list(KINDS)[drawn.integers(len(KINDS))]
-            origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
-            origin = origin if drawn.random() < 0.3 else {min(origin)}
+            origin = origins_of(drawn, comm.size)
             where = ("program", "planning")[drawn.integers(1 + (comm.size > 1))]
             z, site = int(drawn.integers(7)), int(drawn.integers(4))
             label = f"{name} in {where}, site {site}, slice {z}, ranks {sorted(origin)}"
@@ -182,9 +193,7 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
                     call = choose, plan.forward, Settings(effort="measure")
                 error = outcome(*call)
             error = None if mute and comm.rank == comm.size - 1 else error
-            told = comm.allgather((type(error).__name__, str(error)))
-            assert isinstance(error, overlap.OverlapError), (label, told)
-            assert len(set(told)) == 1, (label, told)
+            same_error(comm, label, error)
             program.check(pipeline)
             for _ in range(3):
                 assert same_bits(plan.forward(real), spectrum), label

@@ -15,7 +15,7 @@ import overlap
 from overlap.runtime import plan_call
 
 from .draw import Drawn, libraries
-from .faults import KINDS, outcome
+from .faults import KINDS, origins_of, outcome, same_error
 from .harness import Part
 
 FAULTS, SIGNALS, ROUNDS = 200, 50, 200  # of a seed
@@ -56,12 +56,6 @@ def _plan(comm, kind, wait, workers, depth, shape=None):
         yield [(transform, given, np.array(transform(given))) for transform, given in calls]
 
 
-def _same(comm, label, error):
-    """All ranks have the same error, which is one of the library's."""
-    told = comm.allgather((type(error).__name__, str(error)))
-    assert isinstance(error, overlap.OverlapError) and len(set(told)) == 1, (label, told)
-
-
 # ---- faults ------------------------------------------------------------------------------------
 
 
@@ -92,8 +86,7 @@ def faults(comm, seed, count, mute=False, **settings):
             which, number = int(drawn.integers(len(calls))), int(drawn.integers(10**6))
             (transform, given, expected), (most, exchanges) = calls[which], steps[which]
             name = list(KINDS)[drawn.integers(len(KINDS))]
-            origins = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
-            origins = origins if drawn.random() < 0.3 else {min(origins)}
+            origins = origins_of(drawn, comm.size)
             refused = comm.size > 1 and drawn.random() < 0.2
             number %= exchanges if refused else most
             label = f"{'MPI' if refused else name} at {number} of {transform}, {origins}"
@@ -106,7 +99,7 @@ def faults(comm, seed, count, mute=False, **settings):
             )
             with fault:
                 error = outcome(transform, given)
-            _same(comm, label, None if mute and comm.rank == comm.size - 1 else error)
+            same_error(comm, label, None if mute and comm.rank == comm.size - 1 else error)
             assert same_bits(transform(given), expected), label
 
 
@@ -165,6 +158,7 @@ class _Alarm:
 def _interrupted(comm, transform, given):
     """Call until the call has been made on all ranks; returns the error and, if there is none, the result."""
     result = error = None
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
     while True:
         try:
             result = transform(given)
@@ -172,23 +166,19 @@ def _interrupted(comm, transform, given):
             error = stopped.__cause__
             if not isinstance(error, overlap.OverlapError):  # it came before the ranks met, or when all had ended
                 end, error = time.monotonic() + ENDED_S, None
-                while time.monotonic() < end and not all(comm.iprobe(other) for other in _others(comm)):
+                while not (done := all(comm.iprobe(other) for other in others)) and time.monotonic() < end:
                     time.sleep(0.001)
-                if comm.size > 1 and not all(comm.iprobe(other) for other in _others(comm)):
+                if not done:
                     continue
         except overlap.OverlapError as told:
             error = told
         break
-    done = [comm.isend(None, other) for other in _others(comm)]
-    for other in _others(comm):
+    sent = [comm.isend(None, other) for other in others]
+    for other in others:
         comm.recv(source=other)
-    for request in done:
+    for request in sent:
         request.wait()
     return error, result
-
-
-def _others(comm):
-    return [rank for rank in range(comm.size) if rank != comm.rank]
 
 
 def signals(comm, seed, count, mute=False, **settings):
@@ -214,7 +204,7 @@ def signals(comm, seed, count, mute=False, **settings):
             error = None if mute and comm.rank == comm.size - 1 else error
             if any(comm.allgather(error is not None)):
                 assert raises, (label, error)
-                _same(comm, label, error)
+                same_error(comm, label, error)
                 ended += 1
             elif result is not None:
                 assert same_bits(result, expected), label

@@ -10,7 +10,7 @@ from truth import random, same_bits
 import overlap
 from overlap.runtime import barrier, parallel, take_turn
 
-from .faults import KINDS, outcome
+from .faults import KINDS, origins_of, outcome, same_error
 
 SLICES = 6
 LONGEST_S = 5.0  # from a call until it has raised, on every rank
@@ -99,8 +99,7 @@ def sites(comm, seed, count, wait, depth, workers):
                 list(KINDS)[drawn.integers(len(KINDS))],
                 PLACES[drawn.integers(len(PLACES) - (comm.size == 1))],
             )
-            origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
-            origin = origin if drawn.random() < 0.3 else {min(origin)}
+            origin = origins_of(drawn, comm.size)
             z, point, mine = int(drawn.integers(SLICES)), int(drawn.integers(POINTS)), comm.rank in origin
             label = f"{name}, {place}, slice {z}, await {point}, ranks {sorted(origin)}"
             if (
@@ -127,8 +126,7 @@ def sites(comm, seed, count, wait, depth, workers):
                 error = outcome(*call)
                 slowest = max(slowest, took_s := time.monotonic() - start)
             fault.where = None
-            told = comm.allgather((type(error).__name__, str(error)))
-            assert isinstance(error, overlap.OverlapError) and len(set(told)) == 1, (label, told)
+            same_error(comm, label, error)
             assert comm.allreduce(took_s, MPI.MAX) < LONGEST_S, f"{label}: raised after {took_s:.1f} s"
             sums[:] = 0
             pipeline(range(SLICES))

@@ -11,7 +11,7 @@ import overlap
 from overlap import sparse
 
 from .draw import Drawn
-from .faults import KINDS
+from .faults import KINDS, origins_of
 from .harness import Part
 
 FAULTS = 30  # of a seed
@@ -78,8 +78,7 @@ def faults(comm, seed, count, mute=False):
             for _ in range(count):
                 name = list(KINDS)[drawn.integers(len(KINDS))]
                 place, solver = PLACES[drawn.integers(len(PLACES))], SOLVERS[drawn.integers(len(SOLVERS))]
-                origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
-                origin = origin if drawn.random() < 0.3 else {min(origin)}
+                origin = origins_of(drawn, comm.size)
                 after, mine = int(drawn.integers(3)), comm.rank in origin
                 label = f"{name}, {place}, {solver.__name__}, call {after}, ranks {sorted(origin)}"
 
