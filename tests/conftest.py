@@ -1,6 +1,7 @@
 """What all tests share: jobs under either MPI library, with the orphan check of `jobs.run_job`."""
 
 import atexit
+import gc
 import inspect
 import os
 import signal
@@ -22,6 +23,7 @@ settings.load_profile("any machine")
 
 os.environ["OVERLAP_CACHE"] = ""  # no test depends on what another run has found
 os.environ.pop("COLUMNS", None)  # nor on the width of somebody's terminal, which pytest-xdist hands on
+os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"  # or its threads, which no test gives work, keep cores busy at each start
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of some thousand processes compiles all that it imports
 # Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
 # slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.
@@ -57,6 +59,12 @@ def pytest_generate_tests(metafunc):
     mark = metafunc.definition.get_closest_marker("on_ranks")
     if mark and mark.args:
         metafunc.parametrize("comm", mark.args)
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector the tests and their modules, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

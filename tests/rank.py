@@ -109,7 +109,10 @@ def run(case, args, end):
     from mpi4py import MPI
 
     try:
-        for function in functions_of(case):
+        functions = functions_of(case)
+        gc.freeze()
+        gc.enable()
+        for function in functions:
             function(MPI.COMM_WORLD, **args)
     except BaseException:
         abort(traceback.format_exc())
@@ -178,6 +181,7 @@ class Server:
     def freeze(self):
         """Spare the collector what modules hold: it runs after every case, and they are most of it."""
         if len(sys.modules) != self.imported:
+            gc.enable()
             gc.collect()
             gc.freeze()
             self.imported = len(sys.modules)
@@ -193,6 +197,7 @@ def redirect(folder):
 
 
 if __name__ == "__main__":
+    gc.disable()  # until all is imported: a quarter of the time of a start would go into collecting what stays
     rewrite_asserts()
     if sys.argv[1] == "serve":
         Server(sys.argv[2]).serve()
