@@ -33,6 +33,7 @@ def lost(comm, wait, how, deadline_s):
             vanish()
         await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
+    comm.Barrier()  # all have imported what they need
     if how == "never opens" and last:
         time.sleep(1000)
     with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s, entry_deadline_s=deadline_s) as rt:
@@ -53,6 +54,7 @@ def lost_from_a_plan(comm, wait, how, deadline_s):
         return u * v
 
     settings = {"wait": wait, "effort": "estimate", "chunk": 1, "depth": 2}
+    comm.Barrier()  # all have imported what they need
     with (
         overlap.Runtime(comm, deadline_s=deadline_s, entry_deadline_s=deadline_s) as rt,
         overlap.FFT2(rt, (3, 8, 8), settings=settings) as plan,
