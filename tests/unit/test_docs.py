@@ -14,6 +14,7 @@ from pathlib import Path
 
 import commands
 import pytest
+from bs4 import BeautifulSoup
 
 from overlap.tools.cli import make_parser
 
@@ -94,6 +95,19 @@ def test_every_entry_is_on_its_page(site):
     for path, name in entries():
         page = (site / path.relative_to(PROJECT / "docs")).with_suffix(".html").read_text()
         assert f'id="{name}"' in page, name
+
+
+def test_what_a_reader_copies_is_what_the_tests_run(site):
+    """Each page of the site shows the blocks of Python of its source, which `tests/mpi/test_documents.py` runs."""
+    pages = 0
+    for path in sorted((PROJECT / "docs").rglob("*.md")):
+        written = re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+        if written:
+            page = (site / path.relative_to(PROJECT / "docs")).with_suffix(".html").read_text()
+            blocks = BeautifulSoup(page, "html.parser").select("div.highlight-python pre")
+            assert [block.get_text() for block in blocks] == written, path.name
+            pages += 1
+    assert pages > 15
 
 
 def test_every_public_name_has_one_entry():
