@@ -81,34 +81,35 @@ class System:
             M.check_open()
         self.coordinator = self._coordinator_for(A, comm)  # for the collectives besides those of the product
         self._owned = not isinstance(A, Matrix)
-        with ExitStack() as marks, self.coordinator.collective_section(f"solving with {name}", self._close):
-            marks.enter_context(self.coordinator.calls.marked())
-            if isinstance(M, Preconditioner):
-                marks.enter_context(M._calls.marked())
-            known_as = M._known_as if isinstance(M, Preconditioner) else None
-            agreed |= {"M": known_as, "rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
-            b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
-            self._rtol, self._atol = float(rtol), float(atol)
-            if isinstance(A, Matrix):
-                self._matrix = A._in_type(self.dtype)
-                self._extended, self._own = self._matrix._lend_vector()
-            else:
-                self._extended = self._own = np.zeros(b.shape, self.dtype)
-            self.b = self._inward(b.astype(self.dtype))
-            self.x = np.zeros_like(self.b) if x0 is None else self._inward(x0.astype(self.dtype))
-            self.real = self.dtype.kind == "f"
-            self._A = _Operator(self._multiply, self.dtype, 4)
-            self._M = _Operator(self._preconditioner(M), self.dtype, 6)
-            self._diagonal = None
-            if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
-                self._diagonal = np.ones_like(self.b) if M is None else M.inverse
-            given = [self.b.size, x0 is not None, M is not None]
-            size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
-            self.preconditioned = self._M.unknown = bool(preconditioners > 0)  # on some rank
-            self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
-            self.size = int(size)  # unknowns on all ranks
-            self.most = 10 * self.size if maxiter is None else int(maxiter)  # iterations
-            self._marks = marks.pop_all()  # until the solver's end
+        with ExitStack() as marks:
+            with self.coordinator.collective_section(f"solving with {name}", self._close):
+                marks.enter_context(self.coordinator.calls.marked())
+                if isinstance(M, Preconditioner):
+                    marks.enter_context(M._calls.marked())
+                known_as = M._known_as if isinstance(M, Preconditioner) else None
+                agreed |= {"M": known_as, "rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
+                b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
+                self._rtol, self._atol = float(rtol), float(atol)
+                if isinstance(A, Matrix):
+                    self._matrix = A._in_type(self.dtype)
+                    self._extended, self._own = self._matrix._lend_vector()
+                else:
+                    self._extended = self._own = np.zeros(b.shape, self.dtype)
+                self.b = self._inward(b.astype(self.dtype))
+                self.x = np.zeros_like(self.b) if x0 is None else self._inward(x0.astype(self.dtype))
+                self.real = self.dtype.kind == "f"
+                self._A = _Operator(self._multiply, self.dtype, 4)
+                self._M = _Operator(self._preconditioner(M), self.dtype, 6)
+                self._diagonal = None
+                if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
+                    self._diagonal = np.ones_like(self.b) if M is None else M.inverse
+                given = [self.b.size, x0 is not None, M is not None]
+                size, guesses, preconditioners = self.coordinator.sum(np.array(given, np.int64))
+                self.preconditioned = self._M.unknown = bool(preconditioners > 0)  # on some rank
+                self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
+                self.size = int(size)  # unknowns on all ranks
+                self.most = 10 * self.size if maxiter is None else int(maxiter)  # iterations
+            self._marks = marks.pop_all()  # until the solver's end; the end of the section may have raised
 
     def __enter__(self) -> Self:
         try:

@@ -182,6 +182,26 @@ def test_interrupted(comm):
         signal.signal(signal.SIGINT, before)
 
 
+@on_ranks(2)
+def test_a_rank_that_fails_when_the_others_have_begun(comm):
+    """No rank is left in the solver: the matrix can be used and freed."""
+
+    class Odd(int):
+        read = 0
+
+        def __int__(self):
+            self.read += 1
+            if self.read > 1:  # after the ranks have compared it
+                raise ArithmeticError("odd")
+            return 5
+
+    with Matrix.from_stencil(comm, (6 * comm.size,), [(0,), (-1,), (1,)], [4.0, -1.0, -1.0]) as A:
+        for solver in (cg, pipecg, bicgstab, gmres, minres):
+            with pytest.raises(RankError, match="failed on rank 1: ArithmeticError: odd"):
+                solver(A, np.ones(A.count), maxiter=Odd(5) if comm.rank == 1 else 5)
+        assert cg(A, np.ones(A.count)).converged
+
+
 @on_ranks(1, 2)
 def test_different_preconditioners(comm):
     """The ranks pass different preconditioners, of which some exchange and others do not: one error on all."""
