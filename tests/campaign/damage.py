@@ -11,7 +11,6 @@ from no_files import NO_FILES
 from overlap import InputError, files
 from overlap.fft.planning import tuning_file
 
-from . import full_disk
 from .draw import Drawn
 from .harness import Part
 from .kinds_of_files import KINDS, Code, Trace, Tuning, reworded
@@ -85,8 +84,8 @@ def other_content(drawn):
 
 def take_no_more(seed):
     """A disk that is full or read-only, in a mount namespace of its own."""
-    alone = "unshare", "--map-root-user", "--mount", sys.executable
-    done = commands.run(*alone, full_disk.__file__, seed, DAMAGES)
+    alone = "unshare", "--map-root-user", "--mount", sys.executable, "-m", "campaign.full_disk"
+    done = commands.run(*alone, seed, DAMAGES, cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr
 
 
