@@ -348,10 +348,17 @@ def drawn_plan(chance):
     return Plan(slices, chance.randint(1, len(slices)), rows, exchanges)
 
 
-def explore(seed, changes=(), count=1):
+def shared_items(chance):
+    """Draw a plan of one slice, which comes from one shared item of a single part to the next."""
+    rows = chance.randint(3, 8)
+    items = [(words.SPLIT, row, row + 1) for row in range(rows)]
+    return Plan([[*items, (words.TURN, 0, 0), (words.END, 0, 0)]], 1, rows, 0)
+
+
+def explore(seed, changes=(), count=1, draw=drawn_plan):
     """Run drawn programs of a few calls, in drawn orders; raise a `Violation` if one goes wrong."""
     code = sources(changes)
     for number in range(count):
         chance = random.Random(f"{seed} {number}")
-        plans = [drawn_plan(chance) for _ in range(chance.randint(1, 3))]
+        plans = [draw(chance) for _ in range(chance.randint(1, 3))]
         Machine(plans, chance.randint(1, 4), chance.random(), chance.random() < 0.7, code).run()

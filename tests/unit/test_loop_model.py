@@ -1,7 +1,7 @@
 """The compiled loop's rule and its crew, in orders drawn at random on a model of memory; seeded defects are found."""
 
 import pytest
-from loop_model import Violation, explore
+from loop_model import Violation, explore, shared_items
 from marks import exhaustive
 
 DEFECTS = {
@@ -60,3 +60,13 @@ def test_seeded_defects_are_found(defect):
     with pytest.raises(Violation):
         for seed in range(60):
             explore(seed, changes, count=100)
+
+
+def test_a_late_thread_takes_no_part_of_an_item_that_is_not_shared_yet():
+    reads = (
+        "    word = load_acquire(place + 8 * PARTS)\n",
+        "    if load_acquire(place + 8 * OWNER) != SHARED:\n        return NONE\n",
+    )
+    explore(0, count=300, draw=shared_items)
+    with pytest.raises(Violation, match="never ends"):
+        explore(0, [("".join(reads), "".join(reversed(reads)))], count=1000, draw=shared_items)

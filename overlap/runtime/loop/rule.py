@@ -111,9 +111,12 @@ def share(tables: int, slot: int) -> None:
 def take_part(tables: int, slot: int) -> int:
     """Take a part of a shared slot's item; return its row, or NONE if there is no part to take."""
     place = w.slot_at(tables, slot)
+    # The word is read before the owner. A thread writes the word of the slot's next item while it owns the slot, and
+    # says only then that the slot is SHARED: another thread that has read SHARED earlier, of the item before, could
+    # take the parts of the next item and give the slot back before that; SHARED would be the last word, for ever.
+    word = load_acquire(place + 8 * w.PARTS)
     if load_acquire(place + 8 * w.OWNER) != w.SHARED:
         return w.NONE
-    word = load_acquire(place + 8 * w.PARTS)
     item: Words = words(w.table(tables, w.ITEMS) + 8 * w.ITEM_WORDS * (word >> w.PART_BITS))
     row = item[w.FIRST] + (word & ONE_PART)
     # Another thread may have taken it, or the last part of the item, meanwhile: then the word is another one.
