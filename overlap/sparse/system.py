@@ -81,11 +81,11 @@ class System:
             M.check_open()
         self.coordinator = self._coordinator_for(A, comm)  # for the collectives besides those of the product
         self._owned = not isinstance(A, Matrix)
-        with ExitStack() as marks:
+        with ExitStack() as held:
             with self.coordinator.collective_section(f"solving with {name}", self._close):
-                marks.enter_context(self.coordinator.calls.marked())
+                held.enter_context(self.coordinator.calls.marked())
                 if isinstance(M, Preconditioner):
-                    marks.enter_context(M._calls.marked())
+                    held.enter_context(M._calls.marked())
                 known_as = M._known_as if isinstance(M, Preconditioner) else None
                 agreed |= {"M": known_as, "rtol": rtol, "atol": atol, "maxiter": maxiter, "shift": shift}
                 b, x0 = self._checked(A, b, x0, M, callback, problem, agreed)
@@ -93,6 +93,7 @@ class System:
                 if isinstance(A, Matrix):
                     self._matrix = A._in_type(self.dtype)
                     self._extended, self._own = self._matrix._lend_vector()
+                    held.callback(self._matrix._take_back, self._extended, self._own)
                 else:
                     self._extended = self._own = np.zeros(b.shape, self.dtype)
                 self.b = self._inward(b.astype(self.dtype))
@@ -109,7 +110,7 @@ class System:
                 self._guessed = guesses > 0  # if some rank has a first guess, all compute the residual
                 self.size = int(size)  # unknowns on all ranks
                 self.most = 10 * self.size if maxiter is None else int(maxiter)  # iterations
-            self._marks = marks.pop_all()  # until the solver's end; the end of the section may have raised
+            self._held = held.pop_all()  # until the solver's end; the end of the section may have raised
 
     def __enter__(self) -> Self:
         try:
@@ -127,9 +128,7 @@ class System:
             if error is None or isinstance(error, InputError) or self.coordinator.is_known(error):
                 self._close()
         finally:
-            if self._matrix is not None:
-                self._matrix._take_back(self._extended, self._own)
-            self._marks.close()
+            self._held.close()
 
     # ---- what is given -----------------------------------------------------------------------
 
