@@ -1,12 +1,14 @@
 """Measure every table of the README and of docs/results, and tell what has changed since the last time.
 
     python bench/all.py [--only TABLE ...] [--quick] [--list]
+    python bench/all.py --since REVISION
 
 Each table is made by one or several commands of this folder or of `overlap bench`, which compare in turns; between the
 commands a control is measured, work that has nothing to do with the library: where it differs, the machine does. The
 tables are written to bench/results/tables: NAME.json, what was measured, with machine, commit, date and control, and
 NAME.md, which the documentation includes. A figure has changed if it differs from the one of the file before by more
-than the spreads of both, and by more than a tenth: times as far as the controls agree, quotients always.
+than the spreads of both, and by more than a twentieth: times as far as the controls agree, quotients always.
+``--since`` measures nothing: it compares the tables with those of a revision of the repository, and writes changes.md.
 
 All tables take about an hour on two cores. Peers that are not installed (mpi4py-fft) are left out.
 """
@@ -29,7 +31,7 @@ from overlap.tools.bench.table import markdown, place, work
 
 HERE = Path(__file__).resolve().parent
 TABLES_IN = HERE / "results" / "tables"
-NOISE = 0.1  # of a figure, which no measurement here is better than
+NOISE = 0.05  # of a figure, which no measurement here is better than
 CONTROL_LOOPS = 200
 
 
@@ -253,7 +255,7 @@ def shown(figure):
 
 
 def changes(before, rows, controls):
-    """List what has changed since a table was written before, row by row."""
+    """List what has changed since a table was written before: row, column, figure before, figure now."""
     found = []
     pace = median(one["additions"] for one in controls) / median(one["additions"] for one in before["controls"])
     for label, row in rows.items():
@@ -264,8 +266,23 @@ def changes(before, rows, controls):
             timed = column.endswith((", ms", ", us", ", s"))
             expected, least, most = (one * (pace if timed else 1.0) for one in old)
             if (low > most or high < least) and abs(value - expected) > NOISE * abs(expected):
-                found.append(f"{label}: {column} {old[0]:.3g} -> {value:.3g}")
+                found.append((label, column, shown(old), shown((value,))))
     return found
+
+
+def since(revision):
+    """Write how the tables differ from those of a revision, as a table of its own."""
+    cells = []
+    for name, table in TABLES.items():
+        path = TABLES_IN / f"{name}.json"
+        shows = ("git", "show", f"{revision}:{path.relative_to(HERE.parent)}")
+        found = subprocess.run(shows, cwd=HERE.parent, capture_output=True, text=True)
+        if path.exists() and not found.returncode:
+            now, before = json.loads(path.read_text()), json.loads(found.stdout)
+            cells += [[table.title, *change] for change in changes(before, now["rows"], now["controls"])]
+    text = markdown(("table", "row", "figure", "before", "now"), cells)
+    files.write(TABLES_IN / "changes.md", f"{text}\n")
+    return len(cells)
 
 
 def main():
@@ -273,7 +290,11 @@ def main():
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), metavar="TABLE")
     parser.add_argument("--quick", action="store_true", help="only to see it work: writes nothing")
     parser.add_argument("--list", action="store_true", help="list the tables and their commands")
+    parser.add_argument("--since", metavar="REVISION", help="only compare with the tables of this revision")
     options = parser.parse_args()
+    if options.since:
+        print(f"{since(options.since)} figures have changed")
+        return 0
     if options.list:
         for name in options.only:
             print(f"{name}: {TABLES[name].title}", *(" ".join(one) for one in TABLES[name].commands), sep="\n  ")
@@ -287,7 +308,10 @@ def main():
         print(f"\n{table.title}: {perf_counter() - begun:.0f} s\n{text}", flush=True)
         path = TABLES_IN / f"{name}.json"
         if path.exists():
-            print(*(changes(json.loads(path.read_text()), rows, controls) or ["no figure has changed"]), sep="\n")
+            changed = changes(json.loads(path.read_text()), rows, controls)
+            for label, column, old, new in changed:
+                print(f"{label}: {column} {old} -> {new}")
+            print(f"{len(changed)} figures have changed")
         if rows and not failed and not options.quick:
             TABLES_IN.mkdir(exist_ok=True)
             files.write(path, data)
