@@ -38,9 +38,7 @@ class Calls:
     """The calls of an object that are under way, in any thread; nothing that they use is freed meanwhile."""
 
     def __init__(self) -> None:
-        # For each call that is under way a mark of its own, and the number of the calling thread. A mark that is a
-        # frame counts only while the thread is in the frame: an exception of a signal handler may have left it behind.
-        self.marks: dict[object, int] = {}
+        self._marks: dict[object, int] = {}  # the calling thread of each block that is `marked`
         self._closer: int | None = None  # the thread that closes the object, or waits until it can
 
     def check(self) -> None:
@@ -57,11 +55,11 @@ class Calls:
         """Return a ``with`` block that is a call; signals are held meanwhile."""
         mark = object()
         try:
-            self.marks[mark] = get_ident()
+            self._marks[mark] = get_ident()
             self.check()
             yield
         finally:
-            self.marks.pop(mark, None)
+            self._marks.pop(mark, None)
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -77,12 +75,15 @@ class Calls:
         return get_ident() in self._callers()
 
     def _callers(self) -> list[int]:
-        """Return the threads of the calls that are under way; forget marks that were left behind."""
-        marks = dict(self.marks)
-        for mark, thread in marks.items():
-            if isinstance(mark, FrameType) and not _is_in(mark, thread):
-                self.marks.pop(mark, None)
-        return [thread for mark, thread in marks.items() if mark in self.marks]
+        """Return the threads of the calls that are under way."""
+        found = list(self._marks.values())
+        for thread, top in sys._current_frames().items():
+            frame: FrameType | None = top
+            while frame is not None:
+                if frame.f_code is _MARKED and frame.f_locals.get("calls") is self:
+                    found.append(thread)
+                frame = frame.f_back
+        return found
 
     @contextmanager
     def closing(self, what: str) -> Iterator[None]:
@@ -93,7 +94,8 @@ class Calls:
         BusyError
             Some thread, perhaps the calling one, is in a call; nothing is freed.
         """
-        # Set before the marks are read, as calls set their marks before they read this: one of the two sees the other.
+        # Set before the callers are looked for, as a call can be found before it reads this: one of the two sees the
+        # other.
         with self.ending():
             if callers := self._callers():
                 raise BusyError(
@@ -108,14 +110,6 @@ def _name_of(thread: int | None) -> str | None:
     return {one.ident: one.name for one in threading.enumerate()}.get(thread)
 
 
-def _is_in(wanted: FrameType, thread: int) -> bool:
-    """Return whether a thread is in a frame, or in one that this has called."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None and frame is not wanted:
-        frame = frame.f_back
-    return frame is wanted
-
-
 class HasCalls(Protocol):
     """An object whose calls are marked."""
 
@@ -128,20 +122,22 @@ Called = TypeVar("Called", bound=HasCalls)
 
 
 def marked_call(method: Callable[Concatenate[Called, P], T]) -> Callable[Concatenate[Called, P], T]:
-    """Mark the calls of a method, so that nobody frees what they use."""
+    """Mark the calls of a method, so that nobody frees what they use.
+
+    A call costs next to nothing: its mark is the frame of `call`, which whoever closes finds on the threads' stacks.
+    """
 
     @wraps(method)
     def call(self: Called, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        calls, mark = self._calls, sys._getframe()
-        try:
-            calls.marks[mark] = get_ident()
-            if calls._closer is not None:  # the mark is there first, so whoever closes sees it, or is seen
-                calls.check()
-            return method(self, *args, **kwargs)
-        finally:
-            calls.marks.pop(mark, None)
+        calls = self._calls  # read by `Calls._callers` in this frame
+        if calls._closer is not None:  # from the line before on whoever closes sees this call, or is seen here
+            calls.check()
+        return method(self, *args, **kwargs)
 
     return call
+
+
+_MARKED = marked_call(Calls.check).__code__  # type: ignore[type-var]  # of the frames of all marked calls
 
 
 class Telling(Protocol):
