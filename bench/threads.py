@@ -148,6 +148,11 @@ class Halves:
         self._start.wait()
         return max(times)
 
+    def join(self):
+        """Wait until the processes have ended, so that they disturb no later case."""
+        for process in self._processes:
+            process.join()
+
 
 def settle(run):
     """Make the first calls, in which short ones find who runs them."""
@@ -165,6 +170,8 @@ def measured(case, workers, rounds):
     if case.batch > 1 and tuple(workers) == (2,):
         more["processes_s"] = Halves(case, sorted(os.sched_getaffinity(0))[:2], rounds + 1)
     found = medians(turns(runs | more, rounds))
+    if "processes_s" in more:
+        more["processes_s"].join()
     seconds = {number: found[number] for number in runs}
     record = {"case": str(case), "gil_us": 1e6 * found["python_s"] / case.batch, "seconds": seconds}
     record |= {name: found[name] for name in more}
