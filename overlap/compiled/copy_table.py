@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from . import CFunction, njit
-from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
+from .memory import address_of, bits_to_float, call_function, carray, copy_item, load, pointer, store, words
 
 COPY, COPY_ITEMS, CONVERT, CONVERT_ITEMS, OTHERS = range(5)
 # Columns of a row. Lengths count elements; in the innermost axis of a copy of runs they count bytes.
@@ -29,10 +29,8 @@ LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # first columns, with four 
 ELEMENT = 19  # bytes of an element, or 0 if the innermost axis is a contiguous run
 SCALE = 20  # bits of a float64 factor, in a copy of runs of real numbers of `PRECISION` bytes
 PRECISION = 21  # 0: not scaled
-CONVERSION = 21  # a conversion of real numbers, which are scaled, too; lengths count bytes of the source
-TO_SINGLE, TO_DOUBLE, THROUGH_SINGLE = range(3)  # the last: doubles are rounded to singles and stored as doubles
-# (bytes of source, bytes of target) -> conversion
-_CONVERSIONS = {(8, 4): TO_SINGLE, (4, 8): TO_DOUBLE, (8, 8): THROUGH_SINGLE}
+# The address of the function that converts real numbers, which are scaled, too; lengths count bytes of the source.
+CONVERSION = 21
 FLAG = 22  # the address of a word that becomes 1 if a finite number is too large for the other type
 ARGUMENTS = 7  # first argument of other operations
 # Items, bytes of an item (real numbers of an item that is converted), addresses of the positions.
@@ -164,7 +162,7 @@ def instruction(operation: int, source: Base, target: Base, *arguments: int) -> 
 
 def converting(line: list[int], given: int, made: int, flag: int, scale: float = 1.0) -> list[int]:
     """Let a row convert real numbers of so many bytes, times a number."""
-    line[CONVERSION], line[FLAG] = _CONVERSIONS[given, made], flag
+    line[CONVERSION], line[FLAG] = _CONVERSIONS[given, made].address, flag
     line[SCALE] = bits_of(scale)
     return line
 
@@ -271,12 +269,7 @@ def copied(line: Any, source: Any, target: Any) -> None:
         _copy_items(line, source, target)
         return
     if line[OPERATION] >= CONVERT:
-        if line[CONVERSION] == TO_SINGLE:
-            _convert(line, source, target, np.float64, np.float32)
-        elif line[CONVERSION] == TO_DOUBLE:
-            _convert(line, source, target, np.float32, np.float64)
-        else:
-            _convert(line, source, target, np.float64, np.float64)
+        call_function(line[CONVERSION], address_of(line), source, target, 0)
         return
     nbytes, precision = line[LENGTHS + 3], line[PRECISION]
     scale = bits_to_float(line[SCALE])
@@ -398,9 +391,10 @@ def _scale_run(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any
 
 
 @njit
-def _convert(line: Any, source: Any, target: Any, source_type: Any, target_type: Any) -> None:
-    """Copy real numbers of the type `given` to those of the type `made`, rounded to singles on the way."""
-    size, target_size = 4 if line[CONVERSION] == TO_DOUBLE else 8, 4 if line[CONVERSION] == TO_SINGLE else 8
+def _convert(
+    line: Any, source: Any, target: Any, size: Any, target_size: Any, source_type: Any, target_type: Any
+) -> None:
+    """Copy real numbers of one type to those of another, rounded to singles on the way."""
     scale, overflown = bits_to_float(line[SCALE]), 0
     if line[OPERATION] == CONVERT_ITEMS:
         if _convert_items(line, source, target, size, target_size, scale, source_type, target_type):
@@ -477,3 +471,22 @@ def _convert_number(source: Any, target: Any, scale: Any, source_type: Any, targ
     single = np.float32(number)
     store(target, target_type(single))
     return abs(number - single) == np.inf
+
+
+def _to_single(line: Any, source: Any, target: Any) -> None:
+    _convert(words(line), source, target, 8, 4, np.float64, np.float32)
+
+
+def _to_double(line: Any, source: Any, target: Any) -> None:
+    _convert(words(line), source, target, 4, 8, np.float32, np.float64)
+
+
+def _rounded(line: Any, source: Any, target: Any) -> None:
+    _convert(words(line), source, target, 8, 8, np.float64, np.float64)
+
+
+# (bytes of source, bytes of target) -> what converts. Compiled for the first row that needs it: most plans have none.
+_CONVERSIONS = {
+    sizes: CFunction(function, types.void(types.int64, types.int64, types.int64))
+    for sizes, function in (((8, 4), _to_single), ((4, 8), _to_double), ((8, 8), _rounded))
+}

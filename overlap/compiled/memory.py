@@ -287,11 +287,16 @@ def _address_compiled(array: Any) -> Callable[..., int]:
 
 @intrinsic
 def _address_of(typingctx: Context, array: types.Type) -> Compilation:
-    """Return the address without counting a reference to the array, which would cost as much as a flag."""
+    """Return the address of an array, or of what `words` returns.
+
+    No reference to the array is counted, which would cost as much as a flag.
+    """
 
     def codegen(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
-        content = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.ptrtoint(content.data, _WORD)
+        kind, content = signature.args[0], arguments[0]
+        if not isinstance(kind, types.CPointer):
+            content = context.make_array(kind)(context, builder, content).data
+        return builder.ptrtoint(content, _WORD)
 
     return types.int64(array), codegen
 

@@ -101,7 +101,8 @@ def test_figures_change_where_they_differ_by_more_than_their_spreads(all_tables)
         rows = {"a": {"t, ms": all_tables.figure(t, (t - 1, t + 1)), "gain": all_tables.figure(gain)}}
         return all_tables.changes(before, rows, [{**control, "additions": additions}])
 
-    assert changes(11.5, 1.45) == []  # within the spreads; less than a tenth
-    assert changes(14.0, 1.5) == ["a: t, ms 10 -> 14"]
+    assert changes(11.5, 1.45) == []  # within the spreads; less than a twentieth
+    assert changes(14.0, 1.5) == [("a", "t, ms", "10.0", "14.0")]
     assert changes(20.0, 1.5, additions=100.0) == []  # the machine takes twice as long for all
-    assert changes(10.0, 1.2) == ["a: gain 1.5 -> 1.2"]
+    assert changes(10.0, 1.5, additions=100.0) == []  # a link takes as long as before
+    assert changes(10.0, 1.2) == [("a", "gain", "1.50", "1.20")]
