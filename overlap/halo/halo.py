@@ -18,8 +18,8 @@ from ..errors import InputError, OverlapError, RankLost
 from ..ranks.failures import FailureChannel, RankFailure, heard, identity_of
 from ..ranks.holding import DropWarning
 from ..ranks.interrupts import holding_signals
-from ..ranks.losses import guarded
 from ..ranks.objects import Described
+from ..ranks.rendezvous import node_of
 from ..ranks.resource import CollectiveContext, Telling, marked_call
 from ..ranks.segments import unusable
 from ..ranks.standalone_coordinator import StandaloneCoordinator
@@ -234,7 +234,7 @@ class Halo(CollectiveContext):
         if self.reason is not None:
             return traffic
         with self.coordinator.watching("finding the ranks of a node") as comm:
-            node = node_of(comm)
+            node, free = node_of(comm)
             self.reason = unusable(node)
             ranks = node.allgather(self.comm.rank)
         peers = {rank: place for place, rank in enumerate(ranks)} if self.reason is None else {}
@@ -246,13 +246,13 @@ class Halo(CollectiveContext):
                 f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
                 f"another one{': ' + self.reason if self.reason else ''}"
             )
-        with self.coordinator.collective_section("choosing the transport", node.Free, problem):
+        with self.coordinator.collective_section("choosing the transport", free, problem):
             pass
         if self.reason is not None:
             with self.coordinator.watching("freeing the ranks of a node"):
-                node.Free()
+                free()
             return far
-        self.coordinator.holding.add(node.Free, 1)
+        self.coordinator.holding.add(free, 1)
         self._window = LinkWindow(self.coordinator, node, peers, near, local, self._poll)
         return far
 
@@ -655,9 +655,3 @@ class PendingHalo(Described):
             A rank has failed; the same error on all ranks.
         """
         self._halo._wait()
-
-
-def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a communicator, to be freed, of the ranks that share memory with this one."""
-    node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
-    return node

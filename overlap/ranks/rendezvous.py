@@ -192,17 +192,24 @@ def enter_round(state: int, numbers: int, headers: bool) -> bool:
 
 def on_one_node(comm: MPI.Intracomm) -> bool:
     """Return whether all ranks share memory according to MPI. Collective."""
+    node, free = node_of(comm)
+    all_on_one = node.size == comm.size
+    free()
+    guard = guard_of(comm)
+    if guard is not None and guard.comm.size == comm.size:
+        guard.on_one_node = all_on_one
+    return all_on_one
+
+
+def node_of(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, Callable[[], object]]:
+    """Return a communicator of the ranks that share memory with this one, and what frees it. Both are collective."""
     guard = guard_of(comm)
     # If a rank dies while others make a communicator, Open MPI 5.0.11 may end them with a segmentation fault. So if
     # ranks may be lost, the answer that the guard has kept is used, and no communicator is made.
     if guard is not None and guard.on_one_node:
-        return True
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    all_on_one = node.size == comm.size
-    node.Free()
-    if guard is not None and guard.comm.size == comm.size:
-        guard.on_one_node = all_on_one
-    return all_on_one
+        return comm, lambda: None
+    node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
+    return node, node.Free
 
 
 def polls_of(comm: MPI.Intracomm) -> int:
@@ -210,16 +217,14 @@ def polls_of(comm: MPI.Intracomm) -> int:
 
     A rank polls less often if there are more ranks on this machine, whatever MPI calls a node, than cores for them.
     """
-    machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
-    shared = ranks_per_core(machine) > 1
-    machine.Free()
-    return _POLLS_SHARED if shared else _POLLS
+    return _POLLS_SHARED if ranks_per_core(comm) > 1 else _POLLS
 
 
-def ranks_per_core(machine: MPI.Comm) -> int:
-    """Return how many ranks of one machine share a core at most (collective); 1 if there is a core for each."""
-    cores: list[set[int]] = machine.allgather(os.sched_getaffinity(0))
-    return max(ceil(ranks / len(shared)) for ranks, shared in enumerate(accumulate(cores, or_), 1))
+def ranks_per_core(comm: MPI.Comm) -> int:
+    """Return how many ranks of this machine share a core at most (collective); 1 if there is a core for each."""
+    here, cores = _machine_number(), sum(1 << core for core in os.sched_getaffinity(0))
+    shared = accumulate((mask for machine, mask in comm.allgather((here, cores)) if machine == here), or_)
+    return max(ceil(ranks / mask.bit_count()) for ranks, mask in enumerate(shared, 1))
 
 
 def _machine_number() -> int:

@@ -64,7 +64,8 @@ def spread(values, components):
 
 def _apart(comm):
     """Ranks of one parity, as if they were a node of their own."""
-    return comm.Split(comm.rank % 2, comm.rank)
+    node = comm.Split(comm.rank % 2, comm.rank)
+    return node, node.Free
 
 
 def rounded(array):
