@@ -33,7 +33,6 @@ ELSEWISE_SAFE = {
     "arrays/exchange.py": "Allgather",
     "fft/planning/tournament.py": "send",
     "fft/stepping.py": "send",  # a generator's
-    "halo/halo.py": "Split_type",
     "halo/point_to_point.py": "Barrier Recv Send allgather",
 }
 # `Collectives` has a deadline of its own.
