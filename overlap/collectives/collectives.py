@@ -146,7 +146,7 @@ class Collectives(CollectiveContext):
         self.rank, self.size = comm.rank, comm.size
         self.holding = holding = Holding(comm.size, DropWarning("a Collectives"))
         free_dropped(comm.allgather, holding)
-        # Not `node_of`, which may return `comm` itself: long messages travel on this communicator, away from the user's.
+        # Not `node_of`, which may return `comm` itself: long messages need a communicator that the user does not use.
         node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
         members = Nodes(comm, node)
         self.nodes = len(members.ranks)

@@ -103,10 +103,9 @@ def enter(address: int) -> Words:
     """Return the state for a collective of this thread; raise if another thread makes one, which goes on."""
     state = words(address)
     if not take(address):
-        if state[BROKEN]:
-            ask(state, UNUSABLE, 0)
+        # Not `ask`: the other thread may be freeing the segments, and still has what `ask` would give back.
         unused = address + 8 * UNUSED
-        call_python(state[ATTEND], BUSY, 0, REFUSED_BUSY, unused, unused)
+        call_python(state[ATTEND], UNUSABLE if state[BROKEN] else BUSY, 0, REFUSED_BUSY, unused, unused)
     return state
 
 

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from overlap import compiled
 from overlap.collectives import Collectives, Op
 from overlap.collectives.combine import DTYPES, operations_of
 from overlap.collectives.protocol import INSIDE
+from overlap.collectives.window import Window
+from overlap.compiled.memory import address_of, load_acquire
 from overlap.errors import BusyError, ClosedError
 
 FEW_SIZES = [0, 1, 7, 1000]
@@ -384,6 +387,40 @@ def test_closed_in_the_middle(comm):
         calling.join()
         assert fast.closed
         assert ends[0] is None or type(ends[0]) in (BusyError, ClosedError), ends
+
+
+@on_ranks(1)
+def test_a_thread_that_is_refused_writes_to_no_memory_that_is_freed(comm):
+    """A thread begins a call in the middle of another's close, and raises only when the memory is gone."""
+    before, flag = Window.spoil, np.zeros(1, np.int64)
+
+    def spoil(window):
+        before(window)
+        flag[0] = 1
+        started = time.perf_counter()
+        while time.perf_counter() - started < 1e-3:  # the other thread waits for the interpreter meanwhile
+            pass
+
+    for _ in range(5):
+        fast, ends = Collectives(comm), []
+        flag[0] = 1
+        _called_at(fast, flag)  # compiled now
+        flag[0] = 0
+        calling = threading.Thread(target=lambda: ends.append(outcome(lambda: _called_at(fast, flag))))
+        calling.start()
+        time.sleep(1e-2)
+        with mock.patch.object(Window, "spoil", spoil):
+            fast.close()
+        calling.join()
+        assert type(ends[0]) in (BusyError, ClosedError), ends
+
+
+@compiled.njit
+def _called_at(fast, flag):
+    """Make a collective as soon as a flag is set."""
+    while load_acquire(address_of(flag)) == 0:
+        pass
+    return fast.allreduce(1.0)
 
 
 @compiled.njit
