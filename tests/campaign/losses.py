@@ -43,7 +43,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             if how in SIGNALS and sent:
                 os.kill(pids[-1], getattr(signal, how))
             elif sent:
-                lost = _moment(job, Path(folder, "lost"))
+                lost = _moment(job, folder)
             time.sleep(0.5)
             if how == "SIGINT" and "Exception ignored" in Path(folder, f"said{ranks - 1}").read_text():
                 os.kill(pids[-1], signal.SIGINT)  # Python discards one that comes while it drops an import's lock
@@ -112,11 +112,13 @@ def _standing(pids, folder):
     return "\n".join(f"rank {rank}: {Path(folder, f'said{rank}').read_text()}" for rank in range(len(pids)))
 
 
-def _moment(job, file):
+def _moment(job, folder):
     """When a rank has ended itself: it cannot while it plans."""
-    end = time.monotonic() + START_S
+    end, file = time.monotonic() + START_S, Path(folder, "lost")
     while not (file.exists() and file.read_text()):
-        assert time.monotonic() < end and job.poll() is None, "the rank has not ended itself"
+        assert time.monotonic() < end and job.poll() is None, (
+            f"the rank has not ended itself; rank 0: {Path(folder, 'said0').read_text()}"
+        )
         time.sleep(0.02)
     return float(file.read_text())
 

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import scipy.linalg  # noqa: F401  # else by the first compiled call, for seconds on a busy machine
 from mpi4py import MPI
 
 import overlap
