@@ -43,7 +43,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             if how in SIGNALS and sent:
                 os.kill(pids[-1], getattr(signal, how))
             elif sent:
-                lost = _moment(job, folder)
+                lost = _moment(job, folder, ranks)
             time.sleep(0.5)
             if how == "SIGINT" and "Exception ignored" in Path(folder, f"said{ranks - 1}").read_text():
                 os.kill(pids[-1], signal.SIGINT)  # Python discards one that comes while it drops an import's lock
@@ -52,7 +52,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{how}: still running after {patience_s} s\n{_standing(pids, folder)}") from None
             wall_s = time.monotonic() - lost
-            others = [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)]
+            others = _said(folder, ranks - 1)
             if how == "SIGSTOP":  # no launcher notices, and no process ends: the other ranks' deadline ends the job
                 _check_stacks(how, others)
             elif how == "sys.exit":  # it leaves a with block, which tells the other ranks
@@ -109,15 +109,20 @@ def _standing(pids, folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, victim.SHOW_STACKS)
     time.sleep(0.5)
-    return "\n".join(f"rank {rank}: {Path(folder, f'said{rank}').read_text()}" for rank in range(len(pids)))
+    return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(_said(folder, len(pids))))
 
 
-def _moment(job, folder):
+def _said(folder, ranks):
+    """What each of the first ranks has said."""
+    return [Path(folder, f"said{rank}").read_text() for rank in range(ranks)]
+
+
+def _moment(job, folder, ranks):
     """When a rank has ended itself: it cannot while it plans."""
     end, file = time.monotonic() + START_S, Path(folder, "lost")
     while not (file.exists() and file.read_text()):
         assert time.monotonic() < end and job.poll() is None, (
-            f"the rank has not ended itself; rank 0: {Path(folder, 'said0').read_text()}"
+            f"the rank has not ended itself; the ranks said {_said(folder, ranks)}"
         )
         time.sleep(0.02)
     return float(file.read_text())
