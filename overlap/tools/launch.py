@@ -224,11 +224,10 @@ def aborting() -> Iterator[None]:
 
         from ..errors import InputError
 
-        if isinstance(error, InputError):
-            print(f"overlap: error: {error}", file=sys.stderr)
-        else:
-            traceback.print_exc()
+        ours = isinstance(error, InputError)
+        sys.stderr.write(f"overlap: error: {error}\n" if ours else traceback.format_exc())
         sys.stderr.flush()
+        time.sleep(0.2)  # the launcher drops what it has not read yet when a rank aborts, also what other ranks said
         MPI.COMM_WORLD.Abort(1)
         raise
 
