@@ -150,7 +150,7 @@ def told(err):
     """The lines of tracebacks and messages in the standard error of a job, in any order, without addresses and the
     report."""
     lines = re.sub(r"0x[0-9a-f]+", "0x", err).splitlines()
-    kept = [line for line in lines if re.match(r"Traceback| +File|\w+(Error|Exception)\b|words|<class|.*77", line)]
+    kept = [line for line in lines if re.match(r"Traceback| +File|\w+(Error|Exception)\b|words|<class|.* 77\b", line)]
     return sorted(kept)
 
 
