@@ -25,6 +25,7 @@ from ..arrays.exchange import dtype_sent, exchange_problem, rounded
 from ..arrays.hdf5_storage import Axes, axes_of, hdf5
 from ..arrays.layout import Box, box_shape
 from ..ranks.interrupts import holding_signals
+from ..ranks.resource import marked_call
 from ..runtime import Pipeline, Runtime
 from ..runtime.on_runtime import OnRuntime
 from . import hdf5_file, problems
@@ -235,6 +236,7 @@ class Output(OnRuntime):
 
     # ---- writing -----------------------------------------------------------------------------
 
+    @marked_call
     @holding_signals
     def write(self, fields: Mapping[str, DistArray | complex], *, step: int, time: float) -> None:
         """Append a step (collective).
@@ -348,6 +350,7 @@ class Output(OnRuntime):
         names = self._dims.get(name, [f"{name}_axis_{axis}" for axis in range(len(shape))])
         return axes_of(shape, name, names, {axis: self._coords[axis] for axis in names if axis in self._coords})
 
+    @marked_call
     @holding_signals
     def truncate(self, step: int) -> None:
         """Remove the steps after `step` (collective), because a run that continues from `step` writes them again.
@@ -376,6 +379,7 @@ class Output(OnRuntime):
 
     # ---- reading -----------------------------------------------------------------------------
 
+    @marked_call
     @holding_signals
     def read(self, fields: Mapping[str, DistArray], step: int | None = None) -> dict[str, Any]:
         """Fill fields with those of a step (collective), on any number of ranks.

@@ -42,7 +42,7 @@ from .holding import DropWarning, Holding, free_dropped
 from .interrupts import held_signals, holding_signals
 from .losses import Guard, guard_of
 from .rendezvous import Rendezvous
-from .resource import Calls, check_process, closed_error
+from .resource import Calls, check_process, closed_error, marked_call
 from .together import Exchange, Report, common_error, failure_report, hear, is_old, report_between_calls
 from .watchdog import Watchdog
 
@@ -130,6 +130,10 @@ class Coordinator:
         self._numbers = array("q", (0, 0, 0))
         if self.guard is not None:
             self.guard.register(self)  # last: a loss ends what has been made above
+
+    @property
+    def _calls(self) -> Calls:
+        return self.calls
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -356,6 +360,7 @@ class Coordinator:
         """Find the smallest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("minimum", MPI.MIN, value)
 
+    @marked_call
     @holding_signals
     def alltoall_s(self, nbytes: int) -> float:
         """Measure how many seconds an all-to-all takes that sends `nbytes` bytes from every rank to every rank."""
@@ -366,6 +371,7 @@ class Coordinator:
             self.comm.Alltoall(send, receive)
             return perf_counter() - started
 
+    @marked_call
     @holding_signals
     def _talk(self, call: str, agreed: dict[str, Any], collective: Callable[[Any], Any], value: object) -> Any:
         error = data = None
@@ -393,6 +399,7 @@ class Coordinator:
         self.synchronize(f"the end of {call}", error=error)
         return result
 
+    @marked_call
     @holding_signals
     def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
@@ -414,6 +421,7 @@ class Coordinator:
 
     # ---- communicators -----------------------------------------------------------------------
 
+    @marked_call
     @holding_signals
     def wrap(self, comm: Any, kind: Callable[..., Any]) -> Any:
         """Make an awaitable communicator from one of mpi4py's; collective over the latter.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import index
 from typing import Any, Self
@@ -521,11 +521,15 @@ class Matrix(CollectiveContext):
             self.halo.coordinator.sum(values)
         return values
 
+    @marked_call
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
         """Begin to sum numbers over all ranks (collective); the returned function waits for the sums."""
         self.check_open()
-        request = self.halo.coordinator.start_sum(values, sums)
-        return lambda: self.halo.coordinator.end_sum(request)
+        return partial(self._end_sum, self.halo.coordinator.start_sum(values, sums))
+
+    @marked_call
+    def _end_sum(self, request: MPI.Request) -> None:
+        self.halo.coordinator.end_sum(request)
 
     # ---- what it is --------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from ...arrays import Distribution, collective_section, gather
 from ...errors import InputError, repr_of
 from ...ranks.interrupts import holding_signals
+from ...ranks.resource import closed_error
 from .io import FileBase, HDF5File, NCFile
 from .io.file_base import Domain
 from .pencil import Pencil, Subcomm, Transfer
@@ -351,7 +352,10 @@ def newDistArray(
     """
     if not all(hasattr(pfft, name) for name in ("global_shape", "pencil", "dtype")):
         raise InputError(f"expected a PFFT, received {repr_of(pfft):.200}")
-    with pfft._calls.marked() if hasattr(pfft, "_calls") else nullcontext():
+    ours = hasattr(pfft, "_calls")
+    with pfft._calls.marked() if ours else nullcontext():
+        if ours and pfft._has_ended():
+            raise closed_error("PFFT", "destroyed")
         shape = pfft.global_shape(forward_output)
         pencil = pfft.pencil[bool(forward_output)]
         array = DistArray(
