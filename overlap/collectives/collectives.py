@@ -167,8 +167,9 @@ class Collectives(CollectiveContext):
             state = window.state_of_all(self.rank, self.size)
             self._carrier = SeveralNodes(comm, members, state, window.state)
             # Compiled code calls it by its address: it must live as long as the window.
-            self._on_node = SlowPath(window, window.state, deadline_s, self._carrier, members.ranks[members.mine])
-        self._slow_path = SlowPath(window, state, deadline_s, self._carrier, range(self.size))
+            own = members.ranks[members.mine]
+            self._on_node = SlowPath(window, window.state, state, deadline_s, self._carrier, own)
+        self._slow_path = SlowPath(window, state, state, deadline_s, self._carrier, range(self.size))
         self._address = address_of(state)
         holding.add(self._carrier.free, 1)
         holding.drop_with(self)

@@ -56,13 +56,14 @@ class SlowPath:
         self,
         window: Window,
         state: np.ndarray,
+        taken: np.ndarray,  # the state that a thread takes for a collective; between nodes that of all ranks
         deadline_s: float | None,
         carrier: CollectiveTransport,
         ranks: Sequence[int],  # the numbers of the state's ranks in error messages
     ) -> None:
         self._window, self._ranks = window, ranks
         self._rank = ranks[int(state[protocol.RANK])]
-        self._state = state
+        self._state, self._taken = state, taken
         self._bounded = BoundedWait(deadline_s)
         self._carrier = carrier
         state[protocol.ATTEND] = id(self)
@@ -91,7 +92,7 @@ class SlowPath:
             self.refuse(self._difference(detail))
         elif reason == protocol.FAILURE:
             self._notify()
-            protocol.give_back(address_of(self._state))  # the exception leaves the collective
+            protocol.give_back(address_of(self._taken))  # the exception leaves the collective
         elif reason == protocol.BUSY:
             raise busy_error("a call of Collectives")
         elif reason == protocol.REFUSED_BUSY:
