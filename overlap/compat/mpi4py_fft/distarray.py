@@ -352,9 +352,9 @@ def newDistArray(
     """
     if not all(hasattr(pfft, name) for name in ("global_shape", "pencil", "dtype")):
         raise InputError(f"expected a PFFT, received {repr_of(pfft):.200}")
-    ours = hasattr(pfft, "_calls")
-    with pfft._calls.marked() if ours else nullcontext():
-        if ours and pfft._has_ended():
+    ours: Any = pfft if hasattr(pfft, "_calls") else None
+    with nullcontext() if ours is None else ours._calls.marked():
+        if ours is not None and ours._has_ended():
             raise closed_error("PFFT", "destroyed")
         shape = pfft.global_shape(forward_output)
         pencil = pfft.pencil[bool(forward_output)]
