@@ -430,6 +430,7 @@ class BracketTransform(Pointwise):
         self.configuration.settings = plan._requested
         self._choose: Any = partial(plan._choose, "bracket")
 
+    @marked_call
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         self.plan()
         return super().tune(budget_s, progress)

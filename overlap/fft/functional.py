@@ -272,15 +272,12 @@ class _Plans:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
+        self._calls = Calls()  # of the functions, in any thread: not of the plans alone, which a call may drop
         self._runtimes: dict[int, Runtime] = {}
         self._kept: dict[tuple, FourierPlan] = {}  # the keys are the same on all ranks
         self._used: dict[FourierPlan, int] = {}  # number of the last call on this rank of every kept plan
         self._count = 0
         self.served: dict[tuple, tuple[FourierPlan, Transform]] = {}  # this rank's requests -> plan and its transform
-
-    @property
-    def _calls(self) -> Calls:
-        return self.base.coordinator.calls
 
     @property
     def base(self) -> Runtime:
@@ -345,15 +342,16 @@ class _Plans:
 
     def close(self) -> None:
         """Close all plans, then all runtimes (collective)."""
-        while self._kept:
-            self._drop(next(reversed(self._kept)))
-        while self._runtimes:
-            workers, runtime = next(reversed(self._runtimes.items()))
-            try:
-                runtime.close()
-            finally:
-                if runtime.closed:  # else it is in a call
-                    del self._runtimes[workers]
+        with self._calls.closing("closing the plans of the functions"):
+            while self._kept:
+                self._drop(next(reversed(self._kept)))
+            while self._runtimes:
+                workers, runtime = next(reversed(self._runtimes.items()))
+                try:
+                    runtime.close()
+                finally:
+                    if runtime.closed:  # else it is in a call
+                        del self._runtimes[workers]
 
 
 _plans = KeptWith(_Plans)
@@ -426,8 +424,8 @@ def _agreed(
     if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
     plans, ranks = _plans.of(rendezvous), rendezvous.size
-    base = plans.base  # the same runtime for any request, because ranks with different requests must synchronize
-    with base.coordinator.calls.marked():
+    with plans._calls.marked():
+        base = plans.base  # the same runtime for any request, because ranks with different requests must synchronize
         if not met:
             try:
                 base.coordinator.enter("looking for a plan", {})
@@ -447,10 +445,8 @@ def _agreed(
             shape, dtype = real_space(kind, request, held_shape)
             serving = None if request.usual else serving_split(kind, request, shape, ranks)
             given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
-    # From here on all ranks have the same request, and the plan reports errors on all of them. Finding a plan is no
-    # call of the kept plans: it may close one.
-    plan = plans.find(request, shape, dtype, serving)
-    with base.coordinator.calls.marked():
+        # From here on all ranks have the same request, and the plan reports errors on all of them.
+        plan = plans.find(request, shape, dtype, serving)
         run = plan.forward if kind.forward else plan.backward
         wanted = run.inputs[0]
         if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
