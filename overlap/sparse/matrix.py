@@ -677,7 +677,7 @@ def _stencil_problem(shape: Any, offsets: Any, coefficients: Any) -> str | None:
         steps = [len([index(step) for step in offset]) for offset in offsets]
         if axes and steps == [axes] * len(coefficients):
             return None
-    except TypeError:
+    except Exception:  # a user's object can raise anything
         pass
     return (
         "expected a shape of integers and, for each coefficient, an offset with one integer for each axis, received "

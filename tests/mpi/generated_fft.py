@@ -86,7 +86,7 @@ def transform_calls(right: Any) -> dict[str, Call]:
         "__call__": Call(good, right),
         "compute": Call(good),
         "communicate": Call(good),
-        "settle": Call(good),
+        "settle": Call(good, legal={"budget_s=infinite": "the default"}),
         "describe": Call(local=True),
         "tune": Call(lambda lab, one: {"budget_s": 0.05}, legal={"progress=None": ""}, costly=True),
     }

@@ -10,7 +10,7 @@ from generated import Call, Lab, Subject, each
 from generated_runtime import in_program, runtime
 
 import overlap
-from overlap import sparse
+from overlap import InputError, sparse
 
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
 NO_MATRIX = {"A": "it brings the communicator over which a rank could tell the others"}
@@ -234,7 +234,11 @@ REFUSES_FEW = {"Multigrid": "its blocks are of equal sizes"}
 def preconditioner(lab: Lab, name: str) -> Any:
     make, options = PRECONDITIONERS[name]
     A = make(lab)
-    return lab.given_by(A, getattr(sparse, name)(A, **options(lab)))
+    try:
+        return lab.given_by(A, getattr(sparse, name)(A, **options(lab)))
+    except InputError:  # of all ranks: it refuses this matrix
+        A.free()
+        raise
 
 
 def free_both(lab: Lab, one: Any) -> None:
