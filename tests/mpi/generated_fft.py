@@ -520,7 +520,7 @@ SUBJECTS = (
                 legal=each("array name", "it says what is wrong"),
             ),
             "wrap": Call(
-                lambda lab, one: {"array": np.asarray(one.empty())},
+                lambda lab, one: {"array": np.asarray(filled(one))},
                 local=True,
                 legal={"array=texts": ANY_DTYPE, "array=objects": ANY_DTYPE},
             ),

@@ -42,9 +42,9 @@ DEGREES: dict[str, int | tuple[int, ...] | None] = {
     "overlap.fft.SpectralOperators.product": 2,
     "overlap.fft.TimeStepper.run": (1, 0),
     "overlap.fft.Transform of FFT2.pointwise.__call__": (2, 2, 1),
-    "overlap.fft.Transform of FFT2.pointwise.settle": (2, 2, 1),
+    "overlap.fft.Transform of FFT2.pointwise.settle": (2, 1),
     "overlap.fft.Transform of FFT3.pointwise.__call__": (2, 2, 1),
-    "overlap.fft.Transform of FFT3.pointwise.settle": (2, 2, 1),
+    "overlap.fft.Transform of FFT3.pointwise.settle": (2, 1),
 }
 """With which power of its arrays' numbers the numbers of a call's result grow, each or all alike, by the name of the
 call in one subject or in all; 1 by default. None: its arrays are memory to work in.

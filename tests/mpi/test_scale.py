@@ -174,7 +174,7 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
 def test_a_benchmark_of_the_repository():
     done = commands.run(sys.executable, processes.REPOSITORY / "bench" / "overhead.py", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("wait", "poll", "plan call"):
+    for word in ("wait", "poll", "plan_us"):
         assert word in done.stdout
 
 
