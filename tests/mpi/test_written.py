@@ -36,7 +36,7 @@ def parts_of(comm, given):
     ]
 
 
-def compared(comm, call, given, found):
+def compared(comm, name, call, given, found):
     """Make one call with global arrays and with their parts, and note in `found` what is wrong with it."""
     copies = [whole.copy() for whole, _ in given]
     truth = outcome_of(lambda: call(*copies))
@@ -49,7 +49,7 @@ def compared(comm, call, given, found):
     possible = [copies]
     if refused or isinstance(truth, Exception):  # a result of the parts alone is a plain array, and written nowhere
         possible = [[whole for whole, _ in given]]
-        if refused and isinstance(truth, Exception):
+        if refused and isinstance(truth, Exception) and "std(" in name:
             possible.append(copies)  # numpy.std writes variances before it refuses integers for their roots
     for array, *wholes_of in zip(arrays, *possible):
         if not any(np.array_equal(array, whole[array.local_slice], equal_nan=True) for whole in wholes_of):
@@ -192,7 +192,7 @@ def test_written(comm, every):
                 pairs += 1
                 arrays = parts_of(comm, (target, source))
                 for name, call in calls if every else calls[pairs % 4 :: 4]:
-                    if not is_local(name, *arrays) and (problem := compared(comm, call, (target, source), found)):
+                    if not is_local(name, *arrays) and (problem := compared(comm, name, call, (target, source), found)):
                         wrong.append(
                             f"{name}, t {target[0].shape} along {target[1]}, s {source[0].shape} along {source[1]}: "
                             f"{problem}"
