@@ -427,7 +427,7 @@ class Protected(CollectiveContext):
 
     @property
     def _calls(self) -> Calls:
-        return self._coordinator.calls
+        return self._coordinator._calls
 
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self._coordinator.ending_calls()

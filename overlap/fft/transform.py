@@ -85,7 +85,7 @@ class Transform(Uncopied, Described):
         entries: int,  # of the batch that are transformed one by one
     ) -> None:
         self.runtime, self._comms, self._make = runtime, comms, make
-        self._calls = runtime.coordinator.calls
+        self._calls = runtime.coordinator._calls
         self.inputs, self.outputs = inputs, outputs
         self.configuration = Configuration(Settings(), kernels)
         self.units = 1 if kernels.by_index else kernels.units  # slices of an entry

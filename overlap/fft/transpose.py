@@ -237,7 +237,7 @@ class TransposeDirection(Uncopied, Described):
         self, plan: Transpose, name: str, crossing: Crossing, sides: tuple[ArraySpec, ArraySpec], settings: Settings
     ) -> None:
         self._plan, self._name, self._crossing = plan, name, crossing
-        self._calls = plan.runtime.coordinator.calls
+        self._calls = plan.runtime.coordinator._calls
         self.source, self.target = sides
         self._entry_shapes = [spec.shape[len(plan._batch) :] for spec in sides]
         depth = settings.depth or max(1, min(DEPTH, len(plan._keys)))

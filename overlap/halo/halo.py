@@ -124,7 +124,7 @@ class Halo(CollectiveContext):
         source = comm.source if isinstance(comm, AsyncComm) else comm
         self.coordinator = StandaloneCoordinator.of(source, deadline_s, "a Halo")
         super().__init__()
-        self.comm, self._calls = self.coordinator.comm, self.coordinator.calls
+        self.comm, self._calls = self.coordinator.comm, self.coordinator._calls
         self._runtime: Any = None if asynchronous is None else asynchronous.runtime
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}

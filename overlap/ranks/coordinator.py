@@ -102,7 +102,7 @@ class Coordinator:
         self.closed = self.forked = False
         self.left: OverlapError | None = None
         self.exclusive = exclusive_use("this runtime")
-        self.calls = Calls()
+        self._calls = Calls()
         self.is_worker: Callable[[], bool] = lambda: False  # whether the calling thread is a worker of the library
         self.comms: list[Any] = []
         self._wrapped = 0
@@ -130,10 +130,6 @@ class Coordinator:
         self._numbers = array("q", (0, 0, 0))
         if self.guard is not None:
             self.guard.register(self)  # last: a loss ends what has been made above
-
-    @property
-    def _calls(self) -> Calls:
-        return self.calls
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -477,15 +473,15 @@ class Coordinator:
             A call of the runtime is under way, in another thread or in the calling one (a slice, a pointwise function,
             a solver's callback). Nothing is freed.
         """
-        with held_signals(), self.exclusive.used(what), self.calls.closing(what):
+        with held_signals(), self.exclusive.used(what), self._calls.closing(what):
             self.check_not_running()
             yield
 
     @contextmanager
     def ending_calls(self) -> Iterator[bool]:
         """Return a ``with`` block in which other threads begin no call; whether the calling thread is in one itself."""
-        with held_signals(), self.exclusive.ending(), self.calls.ending():
-            yield self.calls.has_own() or (self.running and (self.exclusive.is_own or self.is_worker()))
+        with held_signals(), self.exclusive.ending(), self._calls.ending():
+            yield self._calls.has_own() or (self.running and (self.exclusive.is_own or self.is_worker()))
 
     def close(self) -> None:
         """Free the communicator and end the watchdog (collective)."""

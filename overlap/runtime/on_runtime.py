@@ -74,7 +74,7 @@ class OnRuntime(Resource):
 
     @property
     def _calls(self) -> Calls:
-        return self.runtime.coordinator.calls
+        return self.runtime.coordinator._calls
 
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self.runtime.coordinator.ending_calls()

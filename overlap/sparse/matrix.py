@@ -646,7 +646,7 @@ class Matrix(CollectiveContext):
 
     @property
     def _calls(self) -> Calls:
-        return self.halo.coordinator.calls
+        return self.halo.coordinator._calls
 
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self.halo.coordinator.ending_calls()

@@ -120,7 +120,7 @@ class Preconditioner(CollectiveContext):
 
     @property
     def _calls(self) -> Calls:
-        return self._matrix.halo.coordinator.calls
+        return self._matrix.halo.coordinator._calls
 
     def _ending_calls(self) -> AbstractContextManager[bool]:
         return self._matrix.halo.coordinator.ending_calls()

@@ -83,7 +83,7 @@ class System:
         self._owned = not isinstance(A, Matrix)
         with ExitStack() as held:
             with self.coordinator.collective_section(f"solving with {name}", self._close):
-                held.enter_context(self.coordinator.calls.marked())
+                held.enter_context(self.coordinator._calls.marked())
                 if isinstance(M, Preconditioner):
                     held.enter_context(M._calls.marked())
                 known_as = M._known_as if isinstance(M, Preconditioner) else None

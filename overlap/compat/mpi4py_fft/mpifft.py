@@ -473,7 +473,7 @@ class PFFT(Described):
 
     @property
     def _calls(self) -> Calls:
-        return Calls() if self._shared is None else self._shared.runtime_of(self._workers).coordinator.calls
+        return Calls() if self._shared is None else self._shared.runtime_of(self._workers).coordinator._calls
 
     @marked_call
     def describe(self) -> str:

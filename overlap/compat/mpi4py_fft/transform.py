@@ -59,7 +59,7 @@ class Transform(Described):
         self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
         self._pencil: Sequence[Pencil] = tuple(pencil)
         self._runtime, self._axes, self._known_as, self._released = runtime, axes, known_as, False
-        self._calls = Calls() if runtime is None else runtime.coordinator.calls
+        self._calls = Calls() if runtime is None else runtime.coordinator._calls
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
@@ -221,7 +221,7 @@ class PipelinedTransform(Transform):
     ) -> None:
         self._volume, self._arrays, self._sides, self._pencil, self._axes = volume, arrays, sides, pencils, axes
         self._scale, self._normalize = scale, normalize
-        self._calls = volume.runtime.coordinator.calls
+        self._calls = volume.runtime.coordinator._calls
 
     def _has_ended(self) -> bool:
         return self._volume._has_ended()

@@ -294,7 +294,7 @@ class AsyncComm(Uncopied, Described):
 
     @property
     def _calls(self) -> Calls:
-        calls: Calls = self.runtime.coordinator.calls
+        calls: Calls = self.runtime.coordinator._calls
         return calls
 
     @property
