@@ -9,7 +9,11 @@ import os
 import sys
 from pathlib import Path
 
+from rank import FOLDER
+
 SMALL = "OVERLAP_TEST_SHM"  # "own" in the environment of the command, or "refused"
+# Open MPI takes memory for its own messages as it needs it, and ends with a SIGBUS where there is none.
+OPEN_MPI = "OMPI_MCA_btl_sm_backing_directory"
 NBYTES = 2**26  # as in a container; MPI itself needs 2**24
 _NEWNS, _NEWUSER, _REC_PRIVATE = 0x20000, 0x10000000, 0x44000
 
@@ -41,4 +45,5 @@ if __name__ == "__main__":
         os.environ[SMALL] = "refused"
     else:
         os.environ[SMALL] = "own"
+    os.environ[OPEN_MPI] = os.environ[FOLDER]
     os.execvp(sys.argv[1], sys.argv[1:])

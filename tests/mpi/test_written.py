@@ -169,7 +169,7 @@ def is_local(name, target, source):
     part = {"t[slice(None, 1, None)]": (0,), "t[(Ellipsis, 0)]": (target.ndim - 1,)}
     part["t[(slice(None, None, None), slice(None, None, -1))]"] = (1,)
     positions = ("put", "put method", "put_along_axis", "t[mask] = s", "place values")
-    return bool(set(part.get(name, ())) & set(target.axes)) or (name in positions and source.size == 1)
+    return bool(set(part.get(name, ())) & set(target.axes)) or (name in positions and np.prod(source.global_shape) == 1)
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"), deadline_s=1500)
