@@ -141,6 +141,34 @@ print(fftw.fftw_described())
         assert ran.stdout.startswith(pyfftw.fftw_version)
 
 
+def test_a_package_that_sets_a_number_of_threads_first_leaves_our_plans_alone():
+    """FFTW frees all plans there unless its threads were made ready before: so does mpi4py-fft's first plan."""
+    program = """
+import ctypes, os
+from pathlib import Path
+import numpy as np
+from overlap.fft.engine import fftw
+from overlap.fft.engine.lines import LineTransform
+folder, libc = Path(os.environ["OVERLAP_FFTW"]), ctypes.CDLL(None)
+openmp = ctypes.PyDLL(*map(str, folder.glob("libgomp*")))
+fields = [fftw.zeros((3, n), "D") for n in (60, 512, 4096, 5000)]
+plans = [LineTransform(field, field, 1, True, "measure") for field in fields]
+ctypes.PyDLL(*map(str, folder.glob("libfftw3_omp*"))).fftw_plan_with_nthreads(1)
+libc.malloc.restype, libc.memset.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+for nbytes in range(8, 264, 8):  # what was freed is used again
+    for _ in range(5000):
+        libc.memset(libc.malloc(nbytes), 255, nbytes)
+for plan, field in zip(plans, fields):
+    field[...] = np.random.default_rng(3).random(field.shape)
+    truth = np.fft.fft(field)
+    plan.execute(field, field)
+    np.testing.assert_allclose(field, truth, atol=1e-12 * field.shape[1])
+del plan, plans
+"""
+    ran = _python(program, Path(pyfftw.__file__).parent.parent / "pyfftw.libs")
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_an_environment_that_names_no_library(tmp_path):
     ran = _python("from overlap.fft.engine import fftw; fftw.fftw_version()", tmp_path)
     assert "InputError: expected OVERLAP_FFTW to name a folder" in ran.stderr and str(tmp_path) in ran.stderr

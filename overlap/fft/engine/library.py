@@ -39,8 +39,10 @@ class Precision:
         # wisdom.
         self.searched = 0
         self._has_threads = prefix + "init_threads" in _libraries()
-        if self._has_threads:
-            self.function("init_threads")()  # before any planning, as in pyfftw: wisdom depends on it
+        # Before any planning, as in pyfftw: wisdom depends on it, and FFTW would free all plans when another package,
+        # such as mpi4py-fft, were the first to set a number of threads.
+        for initialize in _libraries().all_of(prefix + "init_threads"):
+            initialize()
 
     def function(self, name: str, result: Any = None) -> Any:
         """Return a C function by its name without the prefix; `result` is the ctypes type of its result."""
@@ -115,6 +117,10 @@ class _Libraries:
     def __getitem__(self, name: str) -> Any:
         return self.holder(name)[name]
 
+    def all_of(self, name: str) -> list[Any]:
+        """Return the functions of all libraries that have one of that name."""
+        return [library[name] for library in self._libraries if hasattr(library, name)]
+
     def holder(self, name: str) -> ctypes.PyDLL:
         """Return the library that has a function or variable."""
         return next(library for library in self._libraries if hasattr(library, name))
@@ -141,26 +147,37 @@ def _libraries() -> _Libraries:
 def _named(path: Path) -> list[ctypes.PyDLL]:
     """Load the libraries of single and double precision in a folder, or beside a library of one of them."""
     folder = path if path.is_dir() else path.parent
-    libraries = []
-    for kind in ("", "f"):
-        files = sorted(folder.glob(f"libfftw3{kind}.so*")) + sorted(folder.glob(f"libfftw3{kind}.*dylib"))
-        files += sorted(folder.glob(f"libfftw3{kind}-*.so*"))  # names of the libraries in a wheel
-        if path.name.startswith(f"libfftw3{kind}.") or path.name.startswith(f"libfftw3{kind}-"):
-            files.insert(0, path)
-        for file in files:
-            try:
-                library = ctypes.PyDLL(str(file))
-            except OSError:
-                continue
-            if hasattr(library, f"fftw{kind}_execute_dft"):
-                libraries.append(library)
-                break
-    if len(libraries) < 2:
+    names = {kind: f"libfftw3{kind}" for kind in ("", "f")}
+    chosen = {kind: [path] if path.name.startswith((f"{name}.", f"{name}-")) else [] for kind, name in names.items()}
+    libraries = [
+        _first([*chosen[kind], *_files(folder, name)], f"fftw{kind}_execute_dft") for kind, name in names.items()
+    ]
+    if None in libraries:
         raise InputError(
             f"expected {ENVIRONMENT} to name a folder with the shared libraries of FFTW in double and in single "
             f"precision (libfftw3.so and libfftw3f.so), or one of them, received {str(path)!r}"
         )
-    return libraries
+    libraries += [
+        _first(_files(folder, name + threads), f"fftw{kind}_init_threads")
+        for kind, name in names.items()
+        for threads in ("_threads", "_omp")
+    ]
+    return [library for library in libraries if library is not None]
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a shared library in a folder: of Linux, of macOS, and as they are named in a wheel."""
+    patterns = f"{name}.so*", f"{name}.*dylib", f"{name}-*.so*"
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern))]
+
+
+def _first(files: Sequence[Path], function: str) -> ctypes.PyDLL | None:
+    """Load the first of the files that can be loaded and has a function; return None if there is none."""
+    for file in files:
+        with suppress(OSError):
+            if hasattr(library := ctypes.PyDLL(str(file)), function):
+                return library
+    return None
 
 
 def newer_on_system(version: str) -> str | None:
