@@ -183,7 +183,11 @@ def test_written(comm, every):
         functions = FUNCTIONS | get_overridable_numpy_array_functions() - UNSEEN
         ufuncs = get_overridable_numpy_ufuncs()
     calls = [call for ufunc in sorted(ufuncs, key=lambda one: one.__name__) for call in by_ufunc(ufunc)]
-    calls += [call for function in sorted(functions, key=lambda one: one.__name__) for call in by_function(function)]
+    calls += [
+        call
+        for function in sorted(functions, key=lambda one: (one.__module__, one.__name__))
+        for call in by_function(function)
+    ]
     calls += by_assignment()
     found = {"made": 0, "refused": 0, "written": 0, "kinds": []}
     wrong, pairs = [], 0
