@@ -73,10 +73,10 @@ def by_ufunc(ufunc):
     some = {"t": lambda t, s: (t,) * count, "s": lambda t, s: (s,) * count, "ts": lambda t, s: (t, s, s)[:count]}
     for which, inputs in some.items():
         yield f"{name}({which})", lambda t, s, inputs=inputs: ufunc(*inputs(t, s))
-        for outs in {(None,) * (ufunc.nout - 1) + (0,), (0,) + (None,) * (ufunc.nout - 1)}:
+        for at in sorted({0, ufunc.nout - 1}):
 
-            def out(t, outs=outs):
-                return tuple(None if one is None else t for one in outs)
+            def out(t, at=at):
+                return tuple(t if number == at else None for number in range(ufunc.nout))
 
             yield f"{name}({which}, out=t)", lambda t, s, i=inputs, o=out: ufunc(*i(t, s), out=o(t))
             yield f"{name}({which}, t)", lambda t, s, i=inputs, o=out: ufunc(*i(t, s), *o(t))
