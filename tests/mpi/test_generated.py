@@ -216,6 +216,8 @@ class _Rows:
         if self.made and well and self.subject.close is not None:
             self.subject.close(self.lab, self.one)
             again_closed(self.lab, self.subject, self.one)  # a preconditioner of a matrix that is freed
+        elif self.made and well and id(self.one) in self.lab.owners:
+            self.lab.owner_of(self.one).close()
         elif self.made:
             self.lab.lost.append(self.one)
         self.one, self.made = None, False
