@@ -135,12 +135,8 @@ def test_what_is_printed_of_an_object_is_a_line_that_describes_it(comm, area) ->
     for _, subject in subjects_of(area):
         one = lab.one = subject.make(lab)
         shown = [repr(one), str(one)]
-        if subject.close is not None:
-            subject.close(lab, one)
+        if has_ended(lab, subject, one) and subject.close is not None:
             shown.append(repr(one))
-            again_closed(lab, subject, one)  # a preconditioner of a matrix that is freed
-        elif owner := lab.owners.pop(id(one), None):
-            owner.close()
         if not isinstance(one, SimpleNamespace | np.ndarray | NoneType):  # numpy prints arrays in its own way
             problems += [f"{subject.name}: {text}" for text in _unlike_a_line(subject, one, comm.size, shown)]
     _end(lab, problems)
@@ -171,6 +167,18 @@ def again_closed(lab: Lab, subject: Subject, one: Any) -> None:
             getattr(one, name)()
     if hasattr(one, "__exit__"):
         one.__exit__(None, None, None)
+
+
+def has_ended(lab: Lab, subject: Subject, one: Any) -> bool:
+    """Close an object, or what has given it; return whether there is a way to."""
+    if subject.close is not None:
+        subject.close(lab, one)
+        again_closed(lab, subject, one)  # a preconditioner of a matrix that is freed
+    elif id(one) in lab.owners:
+        lab.owner_of(one).close()
+    else:
+        return False
+    return True
 
 
 def _begun(result: Any) -> Any:
@@ -213,12 +221,7 @@ class _Rows:
 
     def end(self, well: bool = True) -> None:
         """Let go of the object; where ranks differ there is no way to free it."""
-        if self.made and well and self.subject.close is not None:
-            self.subject.close(self.lab, self.one)
-            again_closed(self.lab, self.subject, self.one)  # a preconditioner of a matrix that is freed
-        elif self.made and well and id(self.one) in self.lab.owners:
-            self.lab.owner_of(self.one).close()
-        elif self.made:
+        if self.made and not (well and has_ended(self.lab, self.subject, self.one)):
             self.lab.lost.append(self.one)
         self.one, self.made = None, False
 

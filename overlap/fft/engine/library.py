@@ -38,10 +38,11 @@ class Precision:
         # How often this library has searched for a plan or changed the wisdom: while this number is the same, so is the
         # wisdom.
         self.searched = 0
-        self._has_threads = prefix + "init_threads" in _libraries()
+        initializers = _libraries().all_of(prefix + "init_threads")
+        self._has_threads = bool(initializers)
         # Before any planning, as in pyfftw: wisdom depends on it, and FFTW would free all plans when another package,
         # such as mpi4py-fft, were the first to set a number of threads.
-        for initialize in _libraries().all_of(prefix + "init_threads"):
+        for initialize in initializers:
             initialize()
 
     def function(self, name: str, result: Any = None) -> Any:
