@@ -3,7 +3,8 @@
     python bench/first_result.py [--effort measure] [--shape 64 512 512] [--rounds N] [--json FILE]
 
 Each round is a process of its own, on one core: import, MPI's start, the plan, its first call. The first process fills
-the caches (compiled code, settings, FFTW's wisdom) and is told apart, ``cold_s``; of the others medians, in seconds.
+the cache of settings and FFTW's wisdom and is told apart, ``cold_s``; of the others medians, in seconds. Compiled code
+is that of earlier plans.
 ``first_result_s`` is the whole from the first line of the program on, ``process_s`` with Python's own start.
 """
 

@@ -350,6 +350,11 @@ class Transform(Uncopied, Described):
         ------
         InputError, SliceError
             On all ranks: see `__call__`.
+
+        Examples
+        --------
+        >>> plan.forward.settle(u, budget_s=10)
+        >>> spectrum = plan.forward(u)  # from here on with settings that stay
         """
         started = perf_counter()
         self.check_in_use()

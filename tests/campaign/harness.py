@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import traceback
@@ -81,7 +82,7 @@ def problem_of(function: Callable[..., object], *args: object) -> str | None:
         function(*args)
     except Exception as error:
         text = "".join(traceback.format_exception_only(error)).strip() or type(error).__name__
-        return text.replace(f"{processes.REPOSITORY}/", "")  # reports go elsewhere
+        return text.replace(f"{processes.REPOSITORY}/", "").replace(f"{sys.base_prefix}/", "")  # reports go elsewhere
     return None
 
 
