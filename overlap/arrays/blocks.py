@@ -290,8 +290,8 @@ def _widths(width: Any, axes: int) -> tuple[tuple[int, int], ...]:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    """Return a sequence as a tuple; an empty one for a value that is none."""
+    """Return a sequence as a tuple; an empty one for a value that is none, or text."""
     try:
-        return tuple(value)
+        return () if isinstance(value, (str, bytes)) else tuple(value)
     except Exception:  # iterating over a user's object can raise anything
         return ()

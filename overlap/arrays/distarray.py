@@ -18,7 +18,7 @@ from ..ranks.losses import detecting_loss, guard_of
 from . import hdf5_storage, redistribution, reductions
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as
-from .topology import is_freed
+from .topology import refuse_freed
 
 
 class DistArray(PlacedArray):
@@ -322,8 +322,7 @@ class DistArray(PlacedArray):
                 "expected a distributed array with a communicator, received one without: a pickle keeps the "
                 "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``"
             )
-        if is_freed(self.comm):
-            raise InputError("expected an array whose communicator is in use, received one whose was freed")
+        refuse_freed(self.comm)
         door = door_of(self.comm)
         with (
             held_signals(),

@@ -15,7 +15,7 @@ from ..checks import count_problem, mask_problem, number_problem
 from ..compiled.memory import LINE, address_of, whole_lines
 from ..errors import InputError, RankError, repr_of
 from ..ranks.door import enter
-from ..ranks.failures import RankFailure, heard, identity_of
+from ..ranks.failures import RankFailure, heard
 from ..ranks.holding import DropWarning, Holding, free_dropped
 from ..ranks.interrupts import held_signals
 from ..ranks.losses import detecting_loss, guarded
@@ -153,7 +153,7 @@ class Collectives(CollectiveContext):
         capacity = whole_lines(max(max_nbytes, _SMALLEST, node.size * LINE))
         try:
             own_ranks, answer = members.ranks[members.mine], self._door.answer
-            self._window = window = Window(comm, node, capacity, own_ranks, polls_of(comm), answer)
+            self._window = window = Window(comm, node, capacity, own_ranks, polls_of(comm), holding.identity, answer)
         except RankError:  # on all ranks
             node.Free()
             raise
@@ -294,7 +294,7 @@ class Collectives(CollectiveContext):
         self._again(calls.Allreduce, sendbuf, recvbuf, op=op)
 
     def allreduce(self, value: Any, op: Op | int | MPI.Op = SUM) -> Any:
-        """Combine the numbers of all ranks.
+        """Combine the numbers of all ranks; an int is one of 64 bits, whose sums and products wrap, as in numpy.
 
         Parameters
         ----------
@@ -312,7 +312,9 @@ class Collectives(CollectiveContext):
             self._caught(error)
             if problem := mask_problem(value=value):
                 self._slow_path.refuse(f"{problem} (rank {self.rank})")
-            self._refuse("an array, for which there is Allreduce" if isinstance(value, np.ndarray) else error)
+            if isinstance(value, np.ndarray):
+                self._refuse("an array, for which there is Allreduce")
+            self._refuse(repr_of(value) if isinstance(error, NumbaError) else error)
 
     @property
     def broken(self) -> bool:
@@ -378,11 +380,10 @@ class Collectives(CollectiveContext):
 
     def _fail(self, error: BaseException) -> Telling | None:
         self._fail_alone(error)
-        return self._door.notify(error)
+        return self._door.notify(error, self._options[1])
 
     def _fail_alone(self, error: BaseException) -> None:
         """End them on this rank alone: an exception has left the ``with`` block of what they belong to (local)."""
-        identity_of(error)
         self._slow_path.left_by(error)
         if self.size == 1:
             self.close()

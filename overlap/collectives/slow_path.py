@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from ..compiled.memory import address_of
 from ..errors import BusyError, InputError
-from ..ranks.failures import RankFailure
+from ..ranks.failures import RankFailure, identity_of
 from ..ranks.losses import DetectingLoss
 from ..ranks.resource import closed_error
 from ..ranks.watchdog import BoundedWait
@@ -91,6 +91,7 @@ class SlowPath:
         elif reason == protocol.DIFFERENT:
             self.refuse(self._difference(detail))
         elif reason == protocol.FAILURE:
+            self._window.fail_unknown()
             self._notify()
             protocol.give_back(address_of(self._taken))  # the exception leaves the collective
         elif reason == protocol.BUSY:
@@ -119,8 +120,10 @@ class SlowPath:
 
     def left_by(self, error: BaseException) -> None:
         """Notify the ranks that wait of an exception that ends a call, perhaps before compiled code is reached."""
-        if not isinstance(error, BusyError):  # raised instead of a call, beside one of another thread
-            self.end(RankFailure.of(self._rank, error))
+        if isinstance(error, BusyError):  # raised instead of a call, beside one of another thread
+            return
+        identity_of(error, self._window.identity)
+        self.end(RankFailure.of(self._rank, error))
 
     def end(self, failure: RankFailure) -> None:
         """Notify the ranks that wait of a failure here; the instance cannot be used any more."""

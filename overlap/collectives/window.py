@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..errors import RankLost
 from ..ranks.failures import RankFailure
 from ..ranks.losses import guard_of
 from ..ranks.segments import segments
+from ..ranks.wait import wait_for
 from . import protocol
 from .combine import KERNELS
 
@@ -24,6 +26,7 @@ _SCRATCH_NBYTES = 4 * LINE  # a number and a result, times, what MPI writes
 _MARK, _LENGTH = range(2)
 _WORDS_NBYTES = 2 * 8
 _FAILURE_NBYTES = protocol.SLOTS - protocol.FAILED
+_STORED_S = 1.0  # after its mark a failure is stored at once, unless a signal handler raises meanwhile
 
 
 class Window:
@@ -39,9 +42,10 @@ class Window:
         capacity: int,  # bytes of a slot, a multiple of a cache line for each rank
         ranks: tuple[int, ...],  # the numbers of the node's ranks in error messages
         polls: int,  # how often a rank reads a flag before it yields its core
-        answer: Callable[[RankFailure], object],  # called with the failure of another rank that is raised here
+        identity: str,  # of the failures of all ranks that are raised in collectives: one ends them, and is raised once
+        answer: Callable[[RankFailure], object],  # called with the failure that is raised here, of this or another rank
     ) -> None:
-        self._place, self._ranks = node.rank, ranks
+        self._place, self._ranks, self.identity = node.rank, ranks, identity
         self.guard, self._answer = guard_of(comm), answer
         self.closed = self.forked = False  # freed; of the process that this one was forked from
         nbytes = protocol.segment_nbytes(capacity)
@@ -83,12 +87,22 @@ class Window:
         """Store this rank's failure for the ranks that wait for it; the first failure stays."""
         self.spoil()
         own_failure = self._failures[self._place]
-        if not _words(own_failure)[_MARK]:
+        if not _words(own_failure)[_LENGTH]:
             content = np.frombuffer(failure.packed(_FAILURE_NBYTES - _WORDS_NBYTES), np.uint8)
             own_failure[_WORDS_NBYTES : _WORDS_NBYTES + len(content)] = content
             _words(own_failure)[_LENGTH] = len(content)
-            # Compiled code does the same if an exception ends it.
+            # Compiled code does so, too, if an exception ends it, and stores the failure only then.
             protocol.set_mark(self._bases[self._place], 1)
+            self._answer(failure)
+
+    def fail_unknown(self) -> None:
+        """Store that an exception has ended compiled code, unless this or another failure is stored already."""
+        if not self.closed:
+            self.fail(self._unknown(self._place))
+
+    def _unknown(self, place: int) -> RankFailure:
+        text = "it has left a collective by an exception", "(raised on that rank)"
+        return RankFailure(self._ranks[place], *text, identity=self.identity)
 
     def lose(self, lost: RankLost) -> None:
         """Note that a rank is lost, so that no rank waits for this one any more."""
@@ -108,10 +122,11 @@ class Window:
     def failure(self, place: int | None = None) -> RankFailure:
         """Return the failure of a rank of the node that has set its mark, by default of this rank."""
         place = self._place if place is None else place
-        stored = self._failures[place]
-        if length := int(_words(stored)[_LENGTH]):
+        words, end = _words(stored := self._failures[place]), monotonic() + _STORED_S
+        wait_for(lambda: bool(words[_LENGTH]) or monotonic() > end)
+        if length := int(words[_LENGTH]):
             return RankFailure.unpacked(bytes(stored[_WORDS_NBYTES : _WORDS_NBYTES + length]))
-        return RankFailure(self._ranks[place], "it has left a collective by an exception", "(raised on that rank)")
+        return self._unknown(place)
 
     def follow(self, place: int) -> NoReturn:
         """Raise the failure of another rank of the node, without which this one cannot go on."""
@@ -123,7 +138,6 @@ class Window:
     def end(self, failure: RankFailure) -> NoReturn:
         """Raise another rank's failure, here and on the ranks that wait for this one."""
         self.fail(failure)
-        self._answer(failure)
         raise failure.error()
 
     def close(self, forked: bool = False) -> None:

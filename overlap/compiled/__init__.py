@@ -44,6 +44,9 @@ from numba.extending import intrinsic as _intrinsic
 
 from .. import files
 
+if numba.config.DISABLE_JIT:
+    raise ImportError("expected numba to compile, received NUMBA_DISABLE_JIT=1 in the environment")
+
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
 _TURN_S = 30.0  # time for another process to compile a function that this one needs
 _others_come = True  # false after one wait without success: this process then never waits again

@@ -449,7 +449,10 @@ def _agreed(
         plan = plans.find(request, shape, dtype, serving)
         run = plan.forward if kind.forward else plan.backward
         wanted = run.inputs[0]
-        if wanted.global_shape != held_shape or (serving is not None and stays_split(request, shape, ranks)):
+        # Where an axis stays split, its shares may not be even, or it may be another one than `held`.
+        elsewhere = ranks > 1 and wanted.axes != (request.held,)
+        uneven = serving is not None and stays_split(request, shape, ranks)
+        if wanted.global_shape != held_shape or elsewhere or uneven:
             given = fitted(wanted, given, request, held_shape, base)
         if asked is not None and given is x:
             plans.serve(asked, plan, run)

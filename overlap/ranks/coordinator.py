@@ -513,14 +513,15 @@ class Coordinator:
             else:
                 self.drop()
 
-    def notify(self, error: BaseException) -> departure.Departure | None:
+    def notify(self, error: BaseException, deadline_s: float | None = 0.0) -> departure.Departure | None:
         """Notify the other ranks of an exception raised here between two calls; their next call raises a `RankError`.
 
-        Returns the thread that waits for them, or None if they know already or cannot be notified.
+        The rank waits for them for `deadline_s` at most; 0: for the deadline of this coordinator. Returns the thread
+        that waits for them, or None if they know already or cannot be notified.
         """
         if self._is_silent or self.is_known(error):
             return None
-        return self._sent(error, False)
+        return self._sent(error, False, deadline_s=deadline_s)
 
     @property
     def _is_silent(self) -> bool:
@@ -535,7 +536,11 @@ class Coordinator:
         return self._sent(error, True, ended)
 
     def _sent(
-        self, error: BaseException, last: bool, ended: Callable[[], object] | None = None
+        self,
+        error: BaseException,
+        last: bool,
+        ended: Callable[[], object] | None = None,
+        deadline_s: float | None = 0.0,
     ) -> departure.Departure | None:
         """Send a header that reports a failure, here and by all other coordinators that this thread uses.
 
@@ -559,6 +564,8 @@ class Coordinator:
             report = report_between_calls(error, last)
             with self.exclusive.used("notifying the other ranks"):
                 sent = self._departing(report, after_header)
+                if deadline_s != 0:
+                    sent.deadline_s = deadline_s
                 if last:
                     self.closed = True
                     departure.leave(self._member)

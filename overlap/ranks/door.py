@@ -76,11 +76,12 @@ class Door(Coordinator):
         return sent
 
     def answer(self, failure: RankFailure) -> None:
-        """Let all ranks know that this one has received a failure without a header (local)."""
+        """Let all ranks know that this one has raised a failure, or received it without a header (local)."""
         if not failure.identity or self.closed:
             return
         with self._lock, suppress(MPI.Exception):  # a rank is lost: the others learn of that from MPI
             self._origins.setdefault(failure.identity, failure.rank)
+            self._receive()  # MPI does not keep answers that nobody waits for
             for rank in range(self.size):
                 if rank != self.rank:
                     self._answers.notify(rank, failure.identity.encode())
@@ -88,9 +89,12 @@ class Door(Coordinator):
     def _is_received(self, identity: str) -> bool:
         """Return whether all ranks have received a failure, by their answers."""
         with self._lock, suppress(MPI.Exception):
-            self._receivers.update((rank, content.decode()) for rank, content in self._answers.received())
+            self._receive()
         know = self.rank, self._origins.get(identity)
         return self._receivers.issuperset((rank, identity) for rank in range(self.size) if rank not in know)
+
+    def _receive(self) -> None:
+        self._receivers.update((rank, content.decode()) for rank, content in self._answers.received())
 
     def synchronize_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
         """Synchronize; in the middle of a call, too, other ranks may write a file or run a function of the user's."""

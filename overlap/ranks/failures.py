@@ -14,18 +14,21 @@ from ..errors import InputError, OverlapError, RankError, RankLost, formatted, p
 
 _INPUT, _LOSS, _STAYS, _OTHER = "input", "loss", "stays", "other"
 
-# Failures between two calls that this rank has raised, by their identities: a failure is reported wherever the other
-# ranks may come next, but they raise it once.
+# Failures that this rank has raised, by their identities: a failure is reported wherever the other ranks may come next,
+# but they raise it once.
 heard: dict[str, None] = {}  # in the order in which they were raised
 _numbers = itertools.count()
 _CAUSES = 20  # exceptions of a chain among which the failure is looked for
 
 
-def identity_of(error: BaseException) -> str:
-    """Return the identity of the failure between two calls that an exception reports, which this rank has heard."""
+def identity_of(error: BaseException, given: str = "") -> str:
+    """Return the identity of the failure that an exception reports, which this rank has heard.
+
+    If it has none, it gets the one that is `given`, or a new one.
+    """
     identity = _known_identity(error)
     if not identity:
-        identity = f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
+        identity = given or f"{MPI.COMM_WORLD.rank}.{next(_numbers)}"
         with suppress(Exception):  # without an identity it is reported as another failure the next time
             error._overlap_failure = identity  # type: ignore[attr-defined]  # the exception carries it
     heard[identity] = None
@@ -52,26 +55,27 @@ class RankFailure(NamedTuple):
     summary: str  # the whole text of an `InputError`, else the exception's last lines
     traceback_text: str | None = None  # none of an `InputError`, which is raised on all ranks alike
     is_loss: bool = False  # the exception is a `RankLost`, due to another rank
-    identity: str = ""  # names a failure between two calls, on all ranks and communicators; see `heard`
+    identity: str = ""  # names the failure on all ranks and communicators; see `heard`
     stays: bool = False  # it was raised outside of the object that tells it, which the rank does not leave
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> RankFailure:
         """Describe an exception that was raised on a rank; it has an identity if `identity_of` was called before."""
         if isinstance(error, InputError):
-            return cls(rank, portable(str(error)))
+            return cls(rank, portable(str(error)), identity=_known_identity(error))
         return cls(rank, *formatted(error), isinstance(error, RankLost), _known_identity(error))
 
     def error(self) -> OverlapError:
         """Return the error that the other ranks raise."""
+        error: InputError | RankError
         if self.traceback_text is None:
-            wrong = InputError(self.summary)
-            wrong._is_elsewhere = True
-            return wrong
-        error = RankError(self.rank, self.summary, self.traceback_text)
+            error = InputError(self.summary)
+            error._is_elsewhere = True
+        else:
+            error = RankError(self.rank, self.summary, self.traceback_text)
         if self.identity:
             heard[self.identity] = None
-            error._overlap_failure = self.identity  # type: ignore[attr-defined]  # if it leaves a block in turn
+            error._overlap_failure = self.identity  # type: ignore[union-attr]  # if it leaves a block in turn
         return error
 
     def packed(self, limit: int | None = None) -> bytes:

@@ -25,10 +25,12 @@ from ..errors import InputError
 
 MANY, MOST = 500, 1500  # numbers of communicators of open objects; MPI has about 2,000
 FULL = 0.5  # share of the descriptors of a process, above which it looks for objects that are not in use any more
+BETWEEN = 20  # objects that are made between two such looks, each of which takes as long as making many objects
 
 _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
+_collected = -BETWEEN  # number of the object before which this process looked last
 _dropped: dict[tuple[str, int, int], Holding] = {}  # dropped here, but perhaps not on all ranks; by their names
 
 
@@ -62,6 +64,11 @@ class Holding:
         self._frees = ExitStack()
         self._communicators = 0
         self._finalizers: list[weakref.finalize[..., Any]] = []
+
+    @property
+    def identity(self) -> str:
+        """Return what names it on all ranks, once they have agreed on it, and nothing else."""
+        return "-".join(map(str, self._name or ()))
 
     def add(self, free: Callable[[], object], communicators: int = 0) -> None:
         """Hold something more, that `free` frees together with the other ranks, before what was added earlier."""
@@ -123,19 +130,24 @@ def free_dropped(
     InputError
         On all ranks, if too many communicators are open even after that.
     """
-    for crowded in (False, True):
+    global _collected
+    own_name = MPI.Get_processor_name(), os.getpid(), next(_numbers)
+    while True:
+        crowded = _is_crowded()
+        due = crowded and own_name[-1] - _collected >= (1 if _open > MOST else BETWEEN)  # once for each object
         dropped = dict(_dropped)
         sizes = {name: held._size for name, held in dropped.items()}
-        answers = allgather((_is_crowded(), sizes, (MPI.Get_processor_name(), os.getpid(), next(_numbers))))
-        holding._name = holding._name or answers[0][2]
-        for name, size in sorted({item for _, sizes, _ in answers for item in sizes.items()}):
-            if sum(name in sizes for _, sizes, _ in answers) == size and name in dropped:
+        answers = allgather((crowded, due, sizes, own_name))
+        holding._name = holding._name or answers[0][-1]
+        for name, size in sorted({item for *_, sizes, _ in answers for item in sizes.items()}):
+            if sum(name in sizes for *_, sizes, _ in answers) == size and name in dropped:
                 with watching("freeing what all ranks have dropped"):
                     _dropped.pop(name).free()
-        some_crowded = any(rank_crowded for rank_crowded, _, _ in answers)
-        if crowded or not some_crowded:
+        some_crowded = any(rank_crowded for rank_crowded, *_ in answers)
+        if not any(rank_due for _, rank_due, *_ in answers):
             break
         gc.collect()  # some ranks may not have collected a dropped object yet
+        _collected = own_name[-1]
     most = max(allgather(_open)) if some_crowded else 0
     if most > MOST:
         raise InputError(

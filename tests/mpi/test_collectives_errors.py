@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from marks import exhaustive, on_ranks
 
+import overlap
 from overlap import compiled
 from overlap.collectives import Collectives, Op
 from overlap.errors import ClosedError, InputError, RankError
@@ -84,7 +85,7 @@ BAD_INPUT = {  # a call that is bad on the last rank, and what is said
     ),
     "an object": (lambda fast, a, b, last: fast.Allreduce(np.array([None]) if last else a, b), "numeric"),
     "root": (lambda fast, a, b, last: fast.Gather(a, np.zeros(12), 9 if last else 0) or fast.Barrier(), "root from 0"),
-    "scalar": (lambda fast, a, b, last: fast.allreduce("1" if last else 1), "numeric"),
+    "scalar": (lambda fast, a, b, last: fast.allreduce("1" if last else 1), "numeric type, received '1'"),
 }
 
 
@@ -147,6 +148,13 @@ def test_an_interrupt_ends_the_collective_on_all_ranks(comm, compiled):
 @pytest.mark.parametrize("compiled", [False, exhaustive(True)])
 def test_an_interrupt_is_told_to_other_nodes(comm, compiled):
     interrupted(comm, compiled=compiled)
+
+
+def left_while_others_wait_in_mpi(comm):
+    with Collectives(comm, deadline_s=1):
+        if comm.rank == 0:
+            1 / 0  # noqa: B018
+        comm.Barrier()
 
 
 def never_comes(comm):
@@ -258,6 +266,43 @@ def test_freeing_does_not_wait_for_a_rank_that_has_left(comm):
         fast.Barrier()
         if comm.rank == 0:
             1 / 0  # noqa: B018
+
+
+@on_ranks(2, 3, deadline_s=60, fresh=True)
+@pytest.mark.parametrize("call", ["Bcast", "Scatter", "Gather", "Reduce", "before Bcast", "in Bcast"])
+def test_each_rank_raises_a_failed_call_once(comm, call):
+    """Whoever catches the error outside of the block goes on: in MPI, then with other objects of the library.
+
+    All ranks but one have failed: in their arguments, by a signal before compiled code is reached, or in it.
+    """
+    root = 0 if call in ("Scatter", "Bcast") or " " in call else comm.size - 1
+    failing = (comm.rank != root) == (root == 0)
+    one, pieces = np.zeros(3 if failing and " " not in call else 2), np.zeros(2 * comm.size)
+    arguments = {"Scatter": (pieces, one), "Gather": (one, pieces), "Reduce": (one, np.zeros(2))}.get(call, (one,))
+    kind = {"before Bcast": KeyboardInterrupt, "in Bcast": Alarm}.get(call) if failing else None
+    error = None
+    try:
+        with Collectives(comm, max_nbytes=2048, deadline_s=20) as fast:
+            fast.Barrier()
+            if call == "in Bcast":
+                signal.signal(signal.SIGALRM, _raise_alarm)
+                if failing:
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                else:
+                    time.sleep(0.5)
+            getattr(fast, call.split()[-1])(*arguments, root=Interrupting() if kind is KeyboardInterrupt else root)
+    except BaseException as raised:
+        error = raised
+    comm.Barrier()
+    assert isinstance(error, kind or (RankError if " " in call else InputError)), error
+    with overlap.FFT2(comm, (2, 4, 6)) as plan:
+        assert not plan.forward(plan.real.from_function(lambda y, x: 0 * (y + x))).any()
+
+
+def test_a_block_that_is_left_while_the_others_wait_in_mpi_ends_the_job():
+    """At the deadline of the collectives, with the exception."""
+    result = jobs.run_job("test_collectives_errors:left_while_others_wait_in_mpi", 2, expect_failure=True)
+    assert "notifying the other ranks of ZeroDivisionError" in result.err, result.err
 
 
 def test_a_rank_that_never_comes_ends_the_job():

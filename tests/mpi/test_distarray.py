@@ -296,8 +296,12 @@ def test_two_communicators(comm):
     # An array of length 1 along a whole axis is broadcast, one along a split axis is not.
     assert_is(u * u[:, :, :1] - u[0], whole * whole[:, :, :1] - whole[0])
     assert np.array_equal(target.shape, u.shape)
+    plan = overlap.FFT2(same, (4, 6, 6), "f8", settings={"wait": "off"})
     same.Free()
     raises_everywhere(comm, InputError, "freed", alike.gather)
+    raises_everywhere(comm, InputError, "freed", plan.real.scatter, np.zeros((4, 6, 6)))
+    raises_everywhere(comm, InputError, "freed", plan.real.from_function, lambda y, x: y)
+    plan.close()
     reversed_ranks.Free()
 
 

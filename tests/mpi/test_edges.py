@@ -289,6 +289,19 @@ def test_runtimes_dropped_on_some_ranks(comm, count):
 
 
 @on_ranks(2)
+def test_crowded_ranks_seldom_look_for_dropped_objects(comm):
+    """A look takes as long as making many objects."""
+    with (
+        overlap.Runtime(comm, wait="off"),
+        mock.patch.object(holding, "MANY", 0),
+        mock.patch.object(holding.gc, "collect") as collect,
+    ):
+        for _ in range(3 * holding.BETWEEN):
+            overlap.Runtime(comm, wait="off").close()
+    assert 2 <= collect.call_count <= 4, collect.call_count
+
+
+@on_ranks(2)
 def test_too_many_open_runtimes(comm):
     """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
     limits = holding.MANY, holding.MOST

@@ -169,6 +169,25 @@ def test_inverse_of_a_plain_array(comm):
     fft.close_plans()
 
 
+@on_ranks(1, 2, 3)
+def test_inverses_along_short_axes(comm):
+    """An inverse of a spectrum is numpy's, also where an axis is shorter than the number of ranks, or refused."""
+    for shape in ((1, 12), (1, 16), (2, 12), (3, 1, 12), (12, 1), (1, 2, 1, 9)):
+        whole = np.fft.fftn(np.random.default_rng(6).random(shape))
+        for split in range(len(shape)):
+            part = [slice(None)] * len(shape)
+            part[split] = block(shape[split], comm.size)[comm.rank]
+            for name in ("ifft2", "ifftn"):
+                try:
+                    found = getattr(fft, name)(np.ascontiguousarray(whole[tuple(part)]), comm, split=split)
+                except InputError as error:
+                    assert "redistribute" in str(error), (shape, split, error)
+                else:
+                    expected = getattr(np.fft, name)(whole)[found.local_slice]
+                    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    fft.close_plans()
+
+
 class Unwilling:
     """An object that can't be taken for anything."""
 

@@ -92,6 +92,7 @@ def test_inner_and_outer_cells_are_all_cells(blocks, data):
         (dict(shape=(8,), grid=(2,), width=1.5), "a number of cells >= 0.*received 1.5"),
         (dict(shape=(8,), grid=(2,), width=(1.5,)), "a number of cells >= 0.*received .1.5,."),
         (dict(shape=(8,), grid=(2,), periodic=1), "periodic to be one truth value, or 1, received 1"),
+        (dict(shape=(4, 4), grid=(2, 1), periodic="no"), "periodic to be one truth value, or 2, received 'no'"),
         (dict(shape=(4,), grid=(2,), width=3), "blocks of at least 3 cells along axis 0.*received 2"),
         (dict(shape=(4,), grid=(2,), width=-1), "a number of cells >= 0.*received -1"),
         (dict(shape=(4,), grid=(2,), width=((1, 2, 3),)), "or for each of 1 axes a number or a pair"),
