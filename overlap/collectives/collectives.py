@@ -15,7 +15,7 @@ from ..checks import count_problem, mask_problem, number_problem
 from ..compiled.memory import LINE, address_of, whole_lines
 from ..errors import InputError, RankError, repr_of
 from ..ranks.door import enter
-from ..ranks.failures import RankFailure, heard
+from ..ranks.failures import RankFailure, heard, identity_of
 from ..ranks.holding import DropWarning, Holding, free_dropped
 from ..ranks.interrupts import held_signals
 from ..ranks.losses import detecting_loss, guarded
@@ -384,6 +384,8 @@ class Collectives(CollectiveContext):
 
     def _fail_alone(self, error: BaseException) -> None:
         """End them on this rank alone: an exception has left the ``with`` block of what they belong to (local)."""
+        if not self._window.uncaught:  # it was not raised in a collective, or has the identity of that already
+            identity_of(error)
         self._slow_path.left_by(error)
         if self.size == 1:
             self.close()

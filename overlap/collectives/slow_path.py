@@ -122,7 +122,8 @@ class SlowPath:
         """Notify the ranks that wait of an exception that ends a call, perhaps before compiled code is reached."""
         if isinstance(error, BusyError):  # raised instead of a call, beside one of another thread
             return
-        identity_of(error, self._window.identity)
+        uncaught, self._window.uncaught = self._window.uncaught, False
+        identity_of(error, self._window.identity if uncaught or not self.broken else "")
         self.end(RankFailure.of(self._rank, error))
 
     def end(self, failure: RankFailure) -> None:

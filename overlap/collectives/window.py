@@ -42,12 +42,13 @@ class Window:
         capacity: int,  # bytes of a slot, a multiple of a cache line for each rank
         ranks: tuple[int, ...],  # the numbers of the node's ranks in error messages
         polls: int,  # how often a rank reads a flag before it yields its core
-        identity: str,  # of the failures of all ranks that are raised in collectives: one ends them, and is raised once
+        identity: str,  # of what the first collective that fails raises on all ranks, each of which raises it once
         answer: Callable[[RankFailure], object],  # called with the failure that is raised here, of this or another rank
     ) -> None:
         self._place, self._ranks, self.identity = node.rank, ranks, identity
         self.guard, self._answer = guard_of(comm), answer
         self.closed = self.forked = False  # freed; of the process that this one was forked from
+        self.uncaught = False  # the exception that has ended compiled code on this rank has no identity yet
         nbytes = protocol.segment_nbytes(capacity)
         self._segments = segments(node, nbytes, range(node.size), comm)
         self._bases = [address_of(self._segments[peer]) for peer in range(node.size)]
@@ -97,7 +98,8 @@ class Window:
 
     def fail_unknown(self) -> None:
         """Store that an exception has ended compiled code, unless this or another failure is stored already."""
-        if not self.closed:
+        if not (self.closed or _words(self._failures[self._place])[_LENGTH]):
+            self.uncaught = True
             self.fail(self._unknown(self._place))
 
     def _unknown(self, place: int) -> RankFailure:

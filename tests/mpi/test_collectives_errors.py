@@ -299,6 +299,27 @@ def test_each_rank_raises_a_failed_call_once(comm, call):
         assert not plan.forward(plan.real.from_function(lambda y, x: 0 * (y + x))).any()
 
 
+@on_ranks(2, 3, deadline_s=60, fresh=True)
+def test_an_exception_after_a_failed_call_is_another_failure(comm):
+    """The other ranks, which have raised the first one, raise this one, too, in a call of another object."""
+    with overlap.FFT2(comm, (2, 4, 6)) as plan:
+        u, error = plan.real.from_function(lambda y, x: 0 * (y + x)), None
+        try:
+            with Collectives(comm, max_nbytes=2048, deadline_s=20) as fast:
+                with pytest.raises(InputError):
+                    fast.Bcast(np.zeros(3 if comm.rank == 1 else 2))
+                    fast.Barrier()
+                if comm.rank == 1:
+                    1 / 0  # noqa: B018
+                plan.forward(u)
+        except Exception as raised:
+            error = raised
+        comm.Barrier()
+        assert isinstance(error, ZeroDivisionError if comm.rank == 1 else RankError), error
+        assert comm.rank == 1 or "ZeroDivisionError" in str(error)
+        assert not plan.forward(u).any()
+
+
 def test_a_block_that_is_left_while_the_others_wait_in_mpi_ends_the_job():
     """At the deadline of the collectives, with the exception."""
     result = jobs.run_job("test_collectives_errors:left_while_others_wait_in_mpi", 2, expect_failure=True)
