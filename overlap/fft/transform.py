@@ -353,8 +353,11 @@ class Transform(Uncopied, Described):
 
         Examples
         --------
+        >>> plan = overlap.FFT2(comm, (8, 16, 16))
+        >>> u = plan.real.from_function(lambda y, x: np.sin(x))
         >>> plan.forward.settle(u, budget_s=10)
         >>> spectrum = plan.forward(u)  # from here on with settings that stay
+        >>> plan.close()
         """
         started = perf_counter()
         self.check_in_use()
