@@ -131,10 +131,11 @@ def free_dropped(
         On all ranks, if too many communicators are open even after that.
     """
     global _collected
-    own_name = MPI.Get_processor_name(), os.getpid(), next(_numbers)
+    number = next(_numbers)
+    own_name = MPI.Get_processor_name(), os.getpid(), number
     while True:
         crowded = _is_crowded()
-        due = crowded and own_name[-1] - _collected >= (1 if _open > MOST else BETWEEN)  # once for each object
+        due = crowded and number - _collected >= (1 if _open > MOST else BETWEEN)  # once for each object
         dropped = dict(_dropped)
         sizes = {name: held._size for name, held in dropped.items()}
         answers = allgather((crowded, due, sizes, own_name))
@@ -147,7 +148,7 @@ def free_dropped(
         if not any(rank_due for _, rank_due, *_ in answers):
             break
         gc.collect()  # some ranks may not have collected a dropped object yet
-        _collected = own_name[-1]
+        _collected = number
     most = max(allgather(_open)) if some_crowded else 0
     if most > MOST:
         raise InputError(

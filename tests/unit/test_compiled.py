@@ -51,12 +51,6 @@ def run(folder, *arguments, **env):
     return ended(start(folder, *arguments, **env))
 
 
-def test_without_compilation_there_is_one_clear_error(folder):
-    """numba's switch for debugging turns off what the library is made of."""
-    process = start(folder, code="import overlap.compiled", NUMBA_DISABLE_JIT="1")
-    assert "ImportError: expected numba to compile, received NUMBA_DISABLE_JIT=1" in process.communicate(timeout=60)[1]
-
-
 def ended(process):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and not err, err
@@ -66,6 +60,12 @@ def ended(process):
 
 def code_files(folder):
     return sorted(folder.rglob("*.nbc"))
+
+
+def test_without_compilation_there_is_one_clear_error(folder):
+    """numba's switch for debugging turns off what the library is made of."""
+    process = start(folder, code="import overlap.compiled", NUMBA_DISABLE_JIT="1")
+    assert "ImportError: expected numba to compile, received NUMBA_DISABLE_JIT=1" in process.communicate(timeout=60)[1]
 
 
 def test_code_is_kept_beside_the_source(folder):
