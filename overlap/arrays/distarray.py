@@ -18,7 +18,6 @@ from ..ranks.losses import detecting_loss, guard_of
 from . import hdf5_storage, redistribution, reductions
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as
-from .topology import refuse_freed
 
 
 class DistArray(PlacedArray):
@@ -322,7 +321,6 @@ class DistArray(PlacedArray):
                 "expected a distributed array with a communicator, received one without: a pickle keeps the "
                 "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``"
             )
-        refuse_freed(self.comm)
         door = door_of(self.comm)
         with (
             held_signals(),

@@ -7,8 +7,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..errors import InputError
-
 
 def is_communicator(value: Any) -> bool:
     """Return whether something is one of mpi4py's communicators."""
@@ -18,12 +16,6 @@ def is_communicator(value: Any) -> bool:
 def is_freed(comm: MPI.Comm) -> bool:
     """Return whether a communicator has been freed."""
     return comm == MPI.COMM_NULL
-
-
-def refuse_freed(comm: MPI.Comm) -> None:
-    """Raise an `InputError` on this rank if a communicator of arrays has been freed."""
-    if is_freed(comm):
-        raise InputError("expected an array whose communicator is in use, received one whose was freed")
 
 
 def same_ranks(first: Any, second: Any) -> bool:

@@ -19,7 +19,6 @@ from ..arrays import (
     same_ranks,
     scatter,
 )
-from ..arrays.topology import refuse_freed
 from ..checks import function_problem
 from ..errors import InputError
 from .engine.axis import REAL_KINDS
@@ -144,7 +143,6 @@ class ArraySpec:
             On all ranks: the array has another shape, or a dtype whose values cannot all be converted; `root` is no
             rank.
         """
-        refuse_freed(self.comm)
         return self.wrap(scatter(self.comm, array, self.distribution, self.dtype, root))
 
     def grid(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
@@ -203,7 +201,6 @@ class ArraySpec:
         InputError, RankError
             On all ranks: the function fails on some rank, or returns values that do not fit there.
         """
-        refuse_freed(self.comm)
         filled = self.empty()
         with collective_section(self.comm, "from_function") as agreed:
             if problem := function_problem("function", function):

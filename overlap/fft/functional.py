@@ -421,7 +421,7 @@ def _agreed(
     # If the array has a communicator, the ranks synchronize on that: so all of them raise if one passed another `comm`.
     own = x.comm if isinstance(x, DistArray) else None
     rendezvous = comm if own is None else own
-    if not isinstance(rendezvous, MPI.Intracomm) or rendezvous == MPI.COMM_NULL:
+    if not isinstance(rendezvous, MPI.Intracomm):
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
     plans, ranks = _plans.of(rendezvous), rendezvous.size
     with plans._calls.marked():

@@ -147,6 +147,7 @@ class Output(OnRuntime):
     attrs : dict
         The attributes of the file.
     path : pathlib.Path
+        Absolute, from the working directory that rank 0 has when the output is made.
 
     Raises
     ------
@@ -208,11 +209,14 @@ class Output(OnRuntime):
                 exchange=exchange,
             )
             hdf5()
-            self.path, self.mode, self.exchange = Path(path), mode, exchange
+            self.mode, self.exchange = mode, exchange
             self._dims = {name: tuple(names) for name, names in (dims or {}).items()}
             self._coords = {name: np.asarray(values) for name, values in (coords or {}).items()}
-            known = hdf5_file.known(self.path, self.mode) if rt.coordinator.rank == 0 else None
-            known = rt.coordinator.bcast(known)
+            found: Any = None
+            if rt.coordinator.rank == 0:
+                own_path = Path(path).absolute()  # the working directory may change, or be another one on other ranks
+                found = own_path, hdf5_file.known(own_path, mode)
+            self.path, known = rt.coordinator.bcast(found)
             if known is not None:
                 self.steps, self.times, self.fields, self.attrs = known
             else:

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from mpi4py import MPI
 
+from ..errors import InputError
+
 Kept = TypeVar("Kept")
 
 
@@ -31,7 +33,15 @@ class KeptWith(Generic[Kept]):
         self.every: list[Kept] = []
 
     def of(self, comm: MPI.Intracomm) -> Kept:
-        """Return the object of a communicator; make it if there is none yet."""
+        """Return the object of a communicator; make it if there is none yet.
+
+        Raises
+        ------
+        InputError
+            On this rank: the communicator, perhaps that of an array, has been freed.
+        """
+        if comm == MPI.COMM_NULL:
+            raise InputError("expected a communicator in use, received one that was freed")
         # The attribute has no delete function: to make that function's argument, mpi4py looks up the topology of the
         # communicator, and MPICH 5.0 searches for it in the list of attributes that it is just freeing, which can be a
         # segmentation fault.

@@ -397,6 +397,20 @@ def test_freed_beside_other_attributes(comm):
 
 
 @on_ranks(1, 2)
+def test_arrays_of_a_freed_communicator(comm):
+    """What needs the communicator says on each rank that it was freed; what is local goes on."""
+    mine = comm.Dup()
+    plan = overlap.FFT2(mine, (2, 2 * comm.size, 4), dtype="f8")
+    arrays, u = plan.real, plan.real.from_function(lambda y, x: x + 0 * y)
+    plan.close()
+    mine.Free()
+    calls = (u.gather, u.global_norm, lambda: u.save("u.npy"), lambda: arrays.from_function(lambda y, x: x))
+    for call in (*calls, lambda: arrays.scatter(np.zeros(arrays.global_shape)), lambda: fft.fft2(u)):
+        assert "freed" in str(raised(InputError, call))
+    assert np.array_equal(u + u, 2 * np.asarray(u)) and arrays.empty().shape == u.shape
+
+
+@on_ranks(1, 2)
 def test_numpy_counts(comm):
     """Counts and times may be numpy's numbers; a deadline may be None."""
     with (

@@ -1,7 +1,9 @@
 """`Output`: steps of fields in one file."""
 
 import builtins
+import contextlib
 import os
+import shutil
 import signal
 
 import jobs
@@ -246,6 +248,30 @@ def test_different_outputs(comm):
             read = made(comm, 0 * values(), (2,), (comm.size,))
             assert output.read({"u": read}, step=1)["step"] == 1
             assert np.array_equal(read, factor * values()[read.local_slice])
+
+
+@on_ranks(1, 3)
+def test_working_directories(comm):
+    """A relative path means rank 0's folder when the output is made: other ranks are in other ones, all change it."""
+    u = made(comm, values(), (1,), (comm.size,))
+    with folder(comm) as place, Runtime(comm) as rt, contextlib.chdir(place):
+        others = place / f"of rank {comm.rank}"
+        others.mkdir()
+        os.chdir(others)
+        with Output(rt, "run.h5", "w") as output:
+            output.write({"u": u}, step=0, time=0)
+            if comm.rank == 0:
+                shutil.copy("run.h5", place)
+                old = (place / "run.h5").read_bytes()
+            comm.Barrier()
+            os.chdir(place)
+            output.write({"u": 2 * u}, step=1, time=1)
+            output.truncate(1)
+            read = made(comm, 0 * values(), (2,), (comm.size,))
+            output.read({"u": read}, step=1)
+            assert np.array_equal(read, 2 * values()[read.local_slice])
+            assert output.path == place / "of rank 0" / "run.h5" and output.path.is_file()
+            assert comm.rank or (place / "run.h5").read_bytes() == old
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4))
