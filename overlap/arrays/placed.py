@@ -14,6 +14,7 @@ import numpy as np
 
 from .checked import CheckedArray, check_function, check_out, is_checked, of_result, together, with_out_first
 from .distribution import Distribution
+from .topology import is_freed
 
 Kind = TypeVar("Kind", bound="PlacedArray")
 
@@ -200,7 +201,8 @@ class PlacedArray(CheckedArray):
 
     def __repr__(self) -> str:
         local = np.array_repr(np.asarray(self))
-        ranks = "no communicator" if self.comm is None else (f"rank {self.comm.rank} of {self.comm.size}")
+        no_comm = self.comm is None or is_freed(self.comm)
+        ranks = "no communicator" if no_comm else f"rank {self.comm.rank} of {self.comm.size}"
         held = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
         return (
             f"<DistArray of global shape {self.global_shape}, {self.dtype}, split along axes "

@@ -37,7 +37,7 @@ from ..ranks.objects import old_argument
 from ..ranks.resource import marked_call
 from ..runtime import parallel, worker_index
 from ..runtime.on_runtime import PlanComm
-from ..runtime.requests.operations import Operation
+from ..runtime.requests.operations import Operation, of_slices
 from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
@@ -340,6 +340,7 @@ class Bracket(Plan):
         self._check_in_use()
         return SlotBuffers.alone(self._messages, self._gradient)
 
+    @of_slices
     async def apply(self, f: np.ndarray, out: np.ndarray, buffers: SlotBuffers, compute: bool | None = None) -> None:
         """Compute one slice's bracket in a slice program: await two all-to-alls (none on one rank); see `stagger`.
 

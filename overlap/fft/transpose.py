@@ -30,7 +30,7 @@ from ..ranks.resource import marked_call
 from ..runtime.loop.words import BASES, RECEIVE, SEND, SOURCE, TARGET
 from ..runtime.on_runtime import OnRuntime, PlanComm
 from ..runtime.plan_call import CallKind
-from ..runtime.requests.operations import Operation
+from ..runtime.requests.operations import Operation, of_slices
 from .arguments import integers, local_nbytes, memory_problem, record, shown
 from .array_spec import ArraySpec
 from .constructor import of_plan
@@ -391,6 +391,7 @@ class TransposeDirection(Uncopied, Described):
         self._fits(slot, len(entries))
         self._crossing.unpack(slot[1], entries, len(entries))
 
+    @of_slices
     async def apply(self, source: np.ndarray, target: np.ndarray, slot: tuple[np.ndarray, np.ndarray]) -> None:
         """Move entries, for slice programs: awaits one exchange; see `pack` and `unpack`.
 

@@ -25,6 +25,7 @@ from ..ranks.segments import unusable
 from ..ranks.standalone_coordinator import StandaloneCoordinator
 from ..ranks.wait import wait_for
 from ..ranks.watchdog import BoundedWait
+from ..runtime.requests.operations import of_slices
 from ..runtime.requests.requests import AsyncComm
 from . import remote_writes
 from .point_to_point import Awaited, Begun, Messages, Requests
@@ -498,6 +499,7 @@ class Halo(CollectiveContext):
 
     # ---- in slice programs -------------------------------------------------------------------
 
+    @of_slices
     async def __call__(self, *arrays: np.ndarray) -> None:
         """Make a whole round in a slice program: ``await halo(u)``. One slice at a time may use a halo.
 
@@ -506,8 +508,9 @@ class Halo(CollectiveContext):
         *arrays : ndarray
             See `start`.
         """
-        await (await self.begin(*arrays))
+        await (await self._begin_round(arrays))
 
+    @of_slices
     async def begin(self, *arrays: np.ndarray) -> Begun:
         """Begin a round in a slice program; await the result before the slice ends.
 
@@ -521,6 +524,9 @@ class Halo(CollectiveContext):
         InputError
             The halo was not made of a runtime's communicator.
         """
+        return await self._begin_round(arrays)
+
+    async def _begin_round(self, arrays: tuple[np.ndarray, ...]) -> Begun:
         self.check_open()
         if self._awaited is None:
             raise InputError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -229,12 +229,15 @@ def known(path: Path, mode: str) -> Known | None:
 @contextmanager
 def created(
     path: Path,
+    mode: str,
     like: Mapping[str, Stored],
     axes: Callable[[str, tuple[int, ...]], Axes],
     attrs: Mapping[str, Any],
     exchange: str | None,
 ) -> Iterator[Any]:
-    """Yield a new file, with data sets and without steps; it replaces an old file when the block ends."""
+    """Yield a new file, with data sets and without steps; with mode "w" it replaces an old file when the block ends."""
+    if mode == "a" and path.exists():
+        raise _changed_elsewhere(path, "no steps", "some")
     undo(path)  # the undo file of an old file would damage the new one
     with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
         with hdf5().File(disk, "w", libver=_FORMAT) as file:
@@ -263,11 +266,26 @@ def created(
 
 
 @contextmanager
-def changed(path: Path) -> Iterator[Any]:
-    """Yield the file; its changes take effect when the block ends."""
+def changed(path: Path, steps: Sequence[int]) -> Iterator[Any]:
+    """Yield the file, which has these steps; its changes take effect when the block ends."""
     undo(path)
     with changing(path) as disk, hdf5().File(disk, "r+", libver=_FORMAT) as file:
+        check_step(file, path, len(steps) - 1, steps)
+        if len(file[STEP]) != len(steps):
+            raise _changed_elsewhere(path, f"{len(steps)} steps", f"{len(file[STEP])}")
         yield file
+
+
+def check_step(file: Any, path: Path, number: int, steps: Sequence[int]) -> None:
+    """Raise an `OSError` if the step with this number in the file is another one than in `steps`."""
+    found = int(file[STEP][number]) if number < len(file[STEP]) else "none"
+    if found != steps[number]:
+        raise _changed_elsewhere(path, f"step {steps[number]} in place {number}", f"{found}")
+
+
+def _changed_elsewhere(path: Path, expected: str, found: str) -> OSError:
+    changed = "another Output, perhaps of another job, has changed the file since this one was opened"
+    return OSError(f"expected {path} with {expected}, received one with {found}: {changed}")
 
 
 def extend(file: Any, count: int, values: Mapping[str, Any]) -> None:

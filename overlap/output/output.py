@@ -259,8 +259,8 @@ class Output(OnRuntime):
         InputError
             On all ranks: bad arguments, or arguments that differ between ranks.
         RankError
-            On all ranks, if the file cannot be written, for instance because the disk is full; it keeps its earlier
-            steps.
+            On all ranks, if the file cannot be written, for instance because the disk is full or because another
+            `Output` has changed it since this one was opened; it keeps its earlier steps.
         SliceError
             Also with ``exchange="f4"``, if a finite number is larger than 3.4e38.
         RankLost
@@ -292,9 +292,9 @@ class Output(OnRuntime):
             with self._one_error("opening the file of an Output"):
                 if rt.coordinator.rank == 0:
                     file = stack.enter_context(
-                        hdf5_file.changed(self.path)
+                        hdf5_file.changed(self.path, self.steps)
                         if self.steps
-                        else hdf5_file.created(self.path, like, self._axes, self.attrs, self.exchange)
+                        else hdf5_file.created(self.path, self.mode, like, self._axes, self.attrs, self.exchange)
                     )
                     hdf5_file.extend(file, len(self.steps), {**fields, STEP: step, TIME: time})
             moving = FieldPieces(arrays, like, held, file, self.exchange)
@@ -376,7 +376,7 @@ class Output(OnRuntime):
         count = sum(written <= step for written in self.steps)
         with self._one_error("truncating the file of an Output"):
             if self.runtime.coordinator.rank == 0 and count < len(self.steps):
-                with hdf5_file.changed(self.path) as file:
+                with hdf5_file.changed(self.path, self.steps) as file:
                     for name in (TIME, STEP, *self.fields):
                         file[name].resize(count, 0)
         del self.steps[count:], self.times[count:]
@@ -408,7 +408,8 @@ class Output(OnRuntime):
             On all ranks, if there is no such step or field, if its shape differs, or if digits of its type would be
             lost.
         RankError
-            On all ranks, if any rank cannot read the file.
+            On all ranks, if any rank cannot read the file, or if the step is not where it was when this `Output` was
+            opened.
         """
         self.check_open()
         problem = self._reading_problem(fields, step)
@@ -421,6 +422,7 @@ class Output(OnRuntime):
         index = len(self.steps) - 1 if step is None else self.steps.index(step)
         values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
         with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
+            hdf5_file.check_step(file, self.path, index, self.steps)
             for name, array in fields.items():
                 local = np.asarray(array)
                 for box in pieces.boxes(local.shape, local.itemsize):

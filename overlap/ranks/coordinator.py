@@ -553,7 +553,8 @@ class Coordinator:
             if not last:
                 self._after_report(sent, reports)
                 return
-            if reports and all(report.leaving for report in reports) and self.frees_after_failure:
+            all_leave = reports and all(report.leaving for report in reports)
+            if all_leave and self.frees_after_failure and not departure.is_exiting():
                 self.free()
             else:
                 self.drop()

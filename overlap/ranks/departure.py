@@ -40,6 +40,7 @@ _members: dict[int, tuple[Rendezvous, float | None, weakref.ref[Any]]] = {}
 _departures: list[Departure] = []  # whose headers some ranks have not reached yet
 _lock = threading.Lock()
 _thread: threading.Thread | None = None  # waits for the other ranks
+_exiting = False  # this process ends; MPI frees what is left
 
 
 class Departure:
@@ -65,6 +66,7 @@ class Departure:
         self.is_received: Callable[[], bool] = bool  # whether all have received the report other than by the header
         self._is_complete: Callable[[], bool] | None = None  # of the header, once it is sent
         self._exchange: Exchange | None = None  # of the reports, once all ranks have reached the header
+        self._ends = False  # nothing is left to be sent; what follows may wait for other departures, and advance all
         self._over = threading.Event()
 
     def is_alive(self) -> bool:
@@ -76,7 +78,7 @@ class Departure:
         end = None if timeout_s is None else monotonic() + timeout_s
 
         def is_over() -> bool:
-            if _thread is None:
+            if _thread in (None, threading.current_thread()):
                 _advance_all()  # another rank may wait for this one at any of the headers
             return self._over.is_set() or (end is not None and monotonic() > end)
 
@@ -85,6 +87,8 @@ class Departure:
     def advance(self) -> None:
         """Do what can be done without a wait: send the header, or exchange the reports when all have reached it."""
         reports: list[Report] = []
+        if self._ends:
+            return
         try:
             if self._after is not None:
                 if self._after.is_alive():
@@ -105,9 +109,8 @@ class Departure:
                     self._is_complete = self._exchange = None  # the last header is still to be sent
                     return
                 hear(reports)
-                rank = self._rendezvous.comm.rank
                 self.others_leave = not is_old(reports) and any(
-                    report.leaving for other, report in enumerate(reports) if other != rank
+                    report.leaving for other, report in enumerate(reports) if other != self._rendezvous.comm.rank
                 )
         except BaseException:
             self._end([])
@@ -115,6 +118,7 @@ class Departure:
         self._end(reports)
 
     def _end(self, reports: list[Report]) -> None:
+        self._ends = True
         try:
             if self._after_header is not None:
                 self._after_header(reports)
@@ -173,8 +177,14 @@ def _wait() -> None:
 
     try:
         wait_for(is_over, lambda seconds: pause(PATIENCE * seconds))
-    finally:
+    except BaseException:
         _thread = None
+        raise
+
+
+def is_exiting() -> bool:
+    """Return whether this process ends: all communicators have their last headers, so none of them is freed."""
+    return _exiting
 
 
 def enter(coordinator: Any, deadline_s: float | None) -> int:
@@ -222,9 +232,10 @@ def _at_exit() -> None:
     the others end, as it would in ``MPI_Finalize``. If an exception ends it, it waits up to the deadline and then ends
     the job.
     """
+    global _exiting
     if MPI.Is_finalized():
         return
-    error = ended_by()
+    _exiting, error = True, ended_by()
     report = _unclosed()
     for rendezvous, deadline_s, _ in _members.values():
         _last(rendezvous, report, deadline_s if error is not None else None)

@@ -129,13 +129,14 @@ def enter(comm: MPI.Intracomm, watchdog: Watchdog, call: str, problem: str | Non
     """Go through the door of a communicator, to make an object there whose deadlines hold for the door, too.
 
     Collective; returns the door. An `InputError` is raised on all ranks if one has a problem, or if values that must be
-    `agreed` differ. What another rank has failed with is raised here.
+    `agreed` differ, and a `RankError` if one can start no thread for the watchdog. What another rank has failed with is
+    raised here.
     """
     try:
         with watchdog.watching(f"{call}, the first of a communicator", entry=True):
             door = door_of(comm)
         watchdog.watch_too(door.watchdog)
-        door.enter(call, agreed, None if problem is None else InputError(problem))
+        door.enter(call, agreed, watchdog.refused if problem is None else InputError(problem))
     except BaseException:
         watchdog.close()  # there will be no object
         raise

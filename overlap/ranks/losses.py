@@ -164,7 +164,7 @@ class Guard:
 
     def survivors(self) -> Any:
         """Make a runtime of the ranks that are left (collective over them)."""
-        if self._next is None:
+        if self._next is None or self._next.comm == MPI.COMM_NULL:  # freed with the runtime that was made before
             comm: Any = self.comm.Shrink()
             self._next = Guard(comm, self._remake, self.on_one_node)
             self._next.add(comm)

@@ -146,7 +146,11 @@ class Watchdog:
         self._thread = threading.Thread(
             target=_watch, args=(watched, self._closed, notice), daemon=True, name="watchdog"
         )
-        self._thread.start()
+        self.refused: RuntimeError | None = None  # there can be no more threads: whoever makes the object raises it
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.refused = error
 
     def stop(self) -> None:
         """Have the thread end, without waiting for it."""
@@ -154,7 +158,8 @@ class Watchdog:
 
     def close(self) -> None:
         self.stop()
-        self._thread.join()
+        if self.refused is None:
+            self._thread.join()
 
     def watch(self, call: Any) -> None:
         """Watch a call that knows itself whether it waits: by its ``under_way()``, as that of `PlanCall`."""

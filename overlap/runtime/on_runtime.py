@@ -113,4 +113,4 @@ class OnRuntime(Resource):
         )
 
     def _sharers(self) -> str:
-        return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
+        return f"over {self.runtime.comm.size} rank(s), {self.runtime.workers} worker(s) each"

@@ -17,7 +17,7 @@ from ..ranks.interrupts import held_signals
 from ..ranks.objects import Described, Uncopied
 from .load import Load
 from .requests.learning import replayed
-from .requests.operations import Persistent, Request
+from .requests.operations import Persistent, Request, Several
 from .requests.requests import AsyncComm
 from .scheduling.job import Job
 from .threads.threads import COMMUNICATOR_THREAD, INLINE, PlacementChoice, Threads
@@ -225,7 +225,8 @@ class Pipeline(Uncopied, Described):
     def _slice(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any) -> Any:
         """Make the coroutine of a slice from its key and its slot's buffers."""
         first_args = (key, buffers) if self._has_buffers else (key,)
-        coroutine = self._program(*first_args, *args, **kwargs)
+        made = self._program(*first_args, *args, **kwargs)
+        coroutine = made.begun() if isinstance(made, Several) else made
         if not hasattr(coroutine, "send"):
             raise TypeError(
                 f"expected {self._name} to be a coroutine function (`async def`), received "

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import re
 import sys
 import traceback
@@ -29,6 +28,7 @@ from marks import on_ranks
 from mpi4py import MPI
 
 import overlap
+from overlap.runtime.requests.operations import Several
 
 AREAS = tuple(SUBJECTS)
 PARTS = {"runtime": 4}  # jobs for all bad values: every slice that fails leaves a communicator behind, 500 at most
@@ -182,10 +182,10 @@ def has_ended(lab: Lab, subject: Subject, one: Any) -> bool:
 
 
 def _begun(result: Any) -> Any:
-    """The result; of a coroutine function, what its first step gives."""
-    if inspect.iscoroutine(result):
-        with contextlib.closing(result):
-            return result.send(None)
+    """The result; of what is awaited in slice programs, what its first step gives."""
+    if isinstance(result, Several):
+        with contextlib.closing(result.__await__()) as steps:
+            return next(steps)
     return result
 
 

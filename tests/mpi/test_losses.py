@@ -567,6 +567,23 @@ def blocks(comm, folder):
     lost.survivors().close()
 
 
+def exceptions_on_survivors(comm, folder):
+    """After a loss an exception ends a block on all ranks that are left; then one ends the program, nothing closed."""
+    with pytest.raises(RankLost) as caught, Runtime(comm, on_loss="raise", deadline_s=60) as rt:
+        repeat(rt.coordinator.barrier, comm.rank, (1,), Killing(comm, folder).now)
+    kept = []
+    for number in range(3):
+        left = caught.value.survivors()
+        plan = overlap.FFT2(left, SHAPE, dtype="f8", settings=QUICK)
+        u = plan.real.from_function(lambda y, x: 1 + 0 * x)
+        assert np.isclose(u.global_norm() ** 2, np.prod(SHAPE))  # the door of the communicator of those that are left
+        kept.append(plan)
+        if number < 2:
+            with pytest.raises(ValueError, match="in a block"), left:
+                raise ValueError("in a block")
+    raise ValueError("at the end")
+
+
 @on_ranks(2, "openmpi-2")
 def test_without_fault_tolerance(comm):
     """Without fault tolerance, all ranks are told what to start."""
@@ -637,3 +654,17 @@ def test_a_flux_tube_goes_on(ranks, death, split, tmp_path):
 
 def test_blocks_are_left(tmp_path):
     lose("blocks", tmp_path)
+
+
+def test_exceptions_after_a_loss(tmp_path):
+    """Each rank's own exception is all that is printed: nothing waits until a deadline, nothing fails at the exit."""
+    result = jobs.run_job(
+        "test_losses:exceptions_on_survivors",
+        3,
+        mpi="ulfm",
+        lost=1,
+        args={"folder": str(tmp_path)},
+        expect_failure=True,
+        deadline_s=50,
+    )
+    assert result.err.count("ValueError: at the end") == 2 and "Exception ignored" not in result.err, result.err

@@ -274,6 +274,37 @@ def test_working_directories(comm):
             assert comm.rank or (place / "run.h5").read_bytes() == old
 
 
+@on_ranks(1, 3)
+def test_two_outputs_of_a_file(comm):
+    """What another `Output` has changed is never overwritten or taken for something else."""
+    u = made(comm, values(), (1,), (comm.size,))
+    with folder(comm) as place, Runtime(comm) as rt:
+
+        def written(output, *steps):
+            for step in steps:
+                output.write({"u": step * u}, step=step, time=step)
+            return output
+
+        early = Output(rt, place / "a.h5", "a")
+        first = written(Output(rt, place / "a.h5", "w"), 1, 2, 3)
+        raises_everywhere(comm, RankError, "received one with some: another Output", written, early, 1)
+        second = written(Output(rt, place / "a.h5", "a"), 4)
+        raises_everywhere(comm, RankError, "3 steps, received one with 4", written, first, 5)
+        raises_everywhere(comm, RankError, "3 steps, received one with 4", first.truncate, 1)
+        reader = Output(rt, place / "a.h5")
+        written(second, 5)
+        read = made(comm, 0 * values(), (2,), (comm.size,))
+        assert reader.read({"u": read}, step=2)["step"] == 2 and reader.steps == [1, 2, 3, 4]
+        second.truncate(1)
+        written(second, 10, 11, 12)
+        words = "step 4 in place 3, received one with 12"
+        raises_everywhere(comm, RankError, words, reader.read, {"u": read})
+        written(Output(rt, place / "a.h5", "w"), 1)
+        raises_everywhere(comm, RankError, "received one with none", reader.read, {"u": read})
+        with Output(rt, place / "a.h5") as output:
+            assert output.steps == [1]
+
+
 @on_ranks(1, exhaustive(2), 3, exhaustive(4))
 def test_without_h5py(comm):
     """One clear error on all ranks."""

@@ -293,10 +293,22 @@ def test_forgotten(comm):
         async def not_started(z):
             rt.comm.Iallreduce(a, b)
 
+        async def several(z):
+            overlap.all_of(rt.comm.Allreduce(a, b))
+
+        async def halo_round(z):
+            await rt.comm.Allreduce(a, b)
+            halo(u)
+            await rt.comm.Allreduce(a, b)
+
+        async def moved(z):
+            transpose.forward.apply(a, b, None)
+
         async def kept(z):  # made before, and awaited later: that is none
-            later = rt.comm.Allreduce(a, b)
+            later, staggered = rt.comm.Allreduce(a, b), overlap.stagger(1, 2)
             await rt.comm.Barrier()
             await later
+            await staggered
 
         def no_async(z):
             rt.comm.Allreduce(a, b)
@@ -308,11 +320,17 @@ def test_forgotten(comm):
         async def nothing(z):
             pass
 
+        halo = overlap.Halo(rt.comm, overlap.Blocks((4 * comm.size,), (comm.size,), width=1))
+        (u,) = halo.empty()
+        transpose = overlap.Transpose(rt, (1, 4, 4), 1, 2)
         for slices in (1, 4):
             for program, known, words in (
                 (no_await, nothing, "Allreduce on communicator 0 that was never awaited"),
                 (not_started, nothing, "the start of Allreduce on communicator 0"),
                 (in_between, skeleton, "Barrier on communicator 0 that was never awaited"),
+                (several, nothing, "all_of() that was never awaited"),
+                (halo_round, skeleton, "Halo.__call__() that was never awaited"),
+                (moved, nothing, "TransposeDirection.apply() that was never awaited"),
             ):
                 for skeleton_ in (known, None):
                     error = raised(overlap.SliceError, rt.pipelined(program, skeleton=skeleton_), range(slices))

@@ -23,7 +23,7 @@ from ...collectives.collectives import OPERATIONS, operation_number
 from ...collectives.combine import code_of, operations_of
 from ...ranks.objects import Described
 from .agreement import weight
-from .operations import Collective
+from .operations import Collective, of_slices
 
 
 class AsyncCollectives(Described):
@@ -124,6 +124,7 @@ class AsyncCollectives(Described):
         _alike(_array(recvbuf, written=True), sendbuf, 1)
         return Collective(self, "Allreduce", (sendbuf, recvbuf, op))
 
+    @of_slices
     async def allreduce(self, value: complex, op: Op | int | MPI.Op = MPI.SUM) -> Any:
         """Combine the numbers of all ranks; the await gives the result in numpy's type."""
         send = np.array([value])

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial, wraps
 from itertools import starmap
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from ...errors import text_of
 from . import signatures
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Steps(threading.local):
@@ -66,6 +69,42 @@ class Request:
             owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False)
         ):
             steps.dropped = str(self)
+
+
+class Several(Request):
+    """The requests of a coroutine of the library's, to be awaited in its place."""
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Request, Any, Any]) -> None:
+        self._coroutine: Any = coroutine  # a `Coroutine` has a name only at run time
+
+    def __await__(self) -> Generator[Request, Any, Any]:
+        return self.begun().__await__()
+
+    def begun(self) -> Coroutine[Request, Any, Any]:
+        """Return the coroutine itself, which the caller runs."""
+        self.awaited = True
+        return self._coroutine
+
+    def __del__(self) -> None:
+        # Outside of slice programs Python itself warns of a coroutine that was never awaited.
+        if not getattr(self, "awaited", False) and getattr(self, "_owner", None) is not None:
+            super().__del__()
+            self._coroutine.close()
+
+    def __str__(self) -> str:
+        return f"{self._coroutine.__qualname__}()"
+
+
+def of_slices(function: Callable[P, Coroutine[Request, Any, T]]) -> Callable[P, Awaitable[T]]:
+    """Have a slice fail that calls a coroutine function of the library and forgets the ``await`` (decorator)."""
+
+    @wraps(function)
+    def several(*args: P.args, **kwargs: P.kwargs) -> Several:
+        return Several(function(*args, **kwargs))
+
+    return several
 
 
 def not_awaited(dropped: str) -> RuntimeError:
@@ -273,6 +312,7 @@ def start(operation: Operation) -> Start:
     return Start(operation)
 
 
+@of_slices
 async def all_of(*operations: Operation) -> None:
     """Start several operations, those that receive first, and wait for all: ``await all_of(a, b)``.
 

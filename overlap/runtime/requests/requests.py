@@ -32,7 +32,7 @@ from ...ranks.resource import Calls, marked_call
 from ...ranks.together import together
 from . import signatures
 from .agreement import weight
-from .operations import OUTSIDE, Operation, Persistent, Request, Start, steps
+from .operations import OUTSIDE, Operation, Persistent, Request, Start, of_slices, steps
 
 # Calls that have a nonblocking form with the same arguments: ``Name`` and ``Iname``.
 _CHECKING = "the check of a communicator's arguments"
@@ -194,6 +194,7 @@ def take_turn() -> TakeTurn:
     return TakeTurn()
 
 
+@of_slices
 async def stagger(number: int, depth: int) -> None:
     """Delay every second slot by one operation: await it first in a slice program.
 
