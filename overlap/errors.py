@@ -18,6 +18,7 @@ class OverlapError(Exception):
     """Base class of every exception raised by `overlap`."""
 
     _is_elsewhere = False  # another rank prints where its program has made the mistake
+    _ranks = 0  # how many ranks have raised it together; its text names those that are wrong
 
 
 class InputError(OverlapError, ValueError):

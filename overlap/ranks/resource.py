@@ -8,6 +8,7 @@ closed.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -77,12 +78,13 @@ class Calls:
     def _callers(self) -> list[int]:
         """Return the threads of the calls that are under way."""
         found = list(self._marks.values())
-        for thread, top in sys._current_frames().items():
-            frame: FrameType | None = top
-            while frame is not None:
-                if frame.f_code is _MARKED and frame.f_locals.get("calls") is self:
-                    found.append(thread)
-                frame = frame.f_back
+        with _uncollected():
+            for thread, top in sys._current_frames().items():
+                frame: FrameType | None = top
+                while frame is not None:
+                    if frame.f_code is _MARKED and frame.f_locals.get("calls") is self:
+                        found.append(thread)
+                    frame = frame.f_back
         return found
 
     @contextmanager
@@ -103,6 +105,22 @@ class Calls:
                     f"{threading.current_thread().name!r} while thread {_name_of(callers[0])!r} is in a call"
                 )
             yield
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Return a ``with`` block in which Python collects no garbage, in which other threads' frames can be read.
+
+    `FrameType.f_back` makes a new object for each frame. Before Python 3.12 that may collect garbage, whose finalizers
+    let other threads run: one that ends meanwhile takes away the frame that is being read, a segmentation fault.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _name_of(thread: int | None) -> str | None:

@@ -36,6 +36,7 @@ class Report:
     header: dict[str, str] | None = None  # the call that the rank is about to make, if no rank has failed
     failure: tuple[str, str] | None = None  # the failure on the rank: one line, and the traceback
     is_input: bool = False  # the failure is an `InputError`, for which the line is enough
+    is_named: bool = False  # several ranks have raised it together, and the line names those that are wrong
     identity: str = ""  # names a failure between two calls, on all ranks and communicators
     # The identities of the last failures that the rank has raised, or has reported itself.
     heard: frozenset[str] = field(default_factory=_last_heard)
@@ -81,7 +82,9 @@ def failure_report(error: BaseException | None, leaving: bool) -> Report:
         return Report(leaving)
     summary, traceback_text = formatted(error)
     if isinstance(error, InputError) and not leaving:  # in a call that all ranks make together
-        return Report(leaving, failure=(str(error), traceback_text), is_input=True)
+        # What was raised on one rank alone, for instance for its own subdomain, names no rank that anybody knows.
+        text = str(error).removeprefix("rank 0: ") if error._ranks == 1 else str(error)
+        return Report(leaving, failure=(text, traceback_text), is_input=True, is_named=error._ranks > 1)
     return Report(leaving, failure=(summary, traceback_text))
 
 
@@ -109,18 +112,22 @@ def hear(reports: list[Report]) -> None:
 
 def common_error(reports: list[Report], here: int) -> OverlapError | None:
     """Make the one exception of all ranks, of which this is rank `here`; None if no rank has failed and all leave."""
-    ranks: dict[str, list[int]] = {}  # text of a failure -> ranks
+    ranks: dict[tuple[str, bool], list[int]] = {}  # text of a failure, and whether it names ranks -> ranks
     for rank, report in enumerate(reports):
         if report.failure is None:
             continue
         if not report.is_input:
             return RankFailure(rank, *report.failure, identity=report.identity).error()
-        ranks.setdefault(report.failure[0], []).append(rank)
+        ranks.setdefault((report.failure[0], report.is_named), []).append(rank)
     if ranks:
+        size = len(reports)
         error = InputError(
-            "; ".join(f"{_named(failed_ranks, len(reports))}: {summary}" for summary, failed_ranks in ranks.items())
+            "; ".join(
+                summary if is_named and len(failed) == size else f"{_named(failed, size)}: {summary}"
+                for (summary, is_named), failed in ranks.items()
+            )
         )
-        error._is_elsewhere = here != min(map(min, ranks.values()))
+        error._is_elsewhere, error._ranks = here != min(map(min, ranks.values())), size
         return error
     gone = [rank for rank, report in enumerate(reports) if report.leaving]
     if len(gone) == len(reports):

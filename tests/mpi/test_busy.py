@@ -8,6 +8,7 @@ error of the library or well.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -218,6 +219,45 @@ def test_left_beside(comm: MPI.Intracomm) -> None:
                     threading.Timer(0.2, beside.leave.set).start()
         beside.end(comm)
         assert _outcomes(lambda: plan.forward(beside.field)) == [overlap.ClosedError]
+
+
+class _EndsAThread:
+    """Garbage; with it ends a thread that waits deep in its stack."""
+
+    def __init__(self) -> None:
+        self.itself = self  # only the collector of cycles finds it
+        self._event = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(self._event, 300))
+        self._thread.start()
+
+    @classmethod
+    def _wait(cls, event: threading.Event, depth: int) -> None:
+        if depth:
+            cls._wait(event, depth - 1)
+        else:
+            event.wait()
+
+    def __del__(self) -> None:
+        self._event.set()
+        self._thread.join()
+
+
+@on_ranks(1)
+def test_closed_while_garbage_is_collected(comm: MPI.Intracomm) -> None:
+    """Closing looks at the stacks of other threads; none of these ends meanwhile, whenever Python collects garbage."""
+    usual = gc.get_threshold()
+    for objects in range(20, 1000, 20):  # made before the collection
+        rt = overlap.Runtime(comm)
+        gc.collect()
+        gc.disable()
+        _EndsAThread()
+        gc.set_threshold(objects, *usual[1:])
+        gc.enable()
+        try:
+            rt.close()
+        finally:
+            gc.set_threshold(*usual)
+        assert gc.isenabled()
 
 
 def _outcomes(*calls: Callable[[], object]) -> list[type[BaseException] | None]:
