@@ -31,7 +31,7 @@ def hdf5() -> Any:
     """Import h5py; raise an `InputError` if it is not installed."""
     try:
         import h5py
-    except ImportError:
+    except ModuleNotFoundError:
         raise InputError(
             "expected h5py, which reads and writes HDF5 files, received an installation without it: "
             "pip install 'overlap-mpi[files]'"

@@ -23,13 +23,15 @@ from .placed import PlacedArray
 from .topology import same_ranks
 
 _WIDE = {"f": np.float64, "c": np.complex128}
+_NO_NUMBERS = "OSUV"  # kinds of types without sums
+_NO_TIMES = _NO_NUMBERS + "mM"  # a time has no product with another one
 Array = np.ndarray[Any, Any]
 
 
 def total(comm: Any, local: Array, where: Distribution) -> Any:
     """Sum all elements of the global array (collective); see `DistArray.global_sum`."""
     dtype = None if _problem(local) else np.sum(np.empty(0, local.dtype)).dtype
-    return _combined("global_sum", comm, where, lambda: _sum(local), sum, dtype, problem=_problem(local))
+    return _combined("global_sum", comm, where, lambda: _sum(local), _sum_of_parts, dtype, problem=_problem(local))
 
 
 def mean(comm: Any, local: Array, where: Distribution) -> Any:
@@ -37,15 +39,15 @@ def mean(comm: Any, local: Array, where: Distribution) -> Any:
     count = prod(where.global_shape)
 
     def of_part() -> tuple[Any, int]:
-        scaled, exponent = in_range(local)
+        scaled, exponent = in_range(_as_floats(local))
         return _sum(scaled), exponent
 
     def together(parts: Sequence[tuple[Any, int]]) -> Any:
         total, exponent = _added(parts, 1)
         return times_power(np.asarray(total / count), exponent)
 
-    dtype = local.dtype if local.dtype.kind in "fc" else np.dtype(float)
-    return _combined("global_mean", comm, where, of_part, together, dtype, empty=not count, problem=_problem(local))
+    dtype, problem = _as_floats(local[:0]).dtype, _problem(local, _NO_TIMES)
+    return _combined("global_mean", comm, where, of_part, together, dtype, empty=not count, problem=problem)
 
 
 def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
@@ -62,16 +64,16 @@ def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
 
     def of_part() -> Any:
         if order == 1:
-            return _sum(np.abs(local))
+            return _sum(np.abs(_as_floats(local)))
         if order == np.inf:
-            return np.max(np.abs(local))
+            return np.max(np.abs(_as_floats(local)))
         return _sum_of_squares(local)
 
-    problem = _problem(local)
+    problem = _problem(local, _NO_TIMES)
     dtype = np.dtype(float) if problem else np.abs(np.empty(0, local.dtype)).dtype
     if not (np.isscalar(order) and order in (1, 2, np.inf)):
         problem = problem or f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
-    together: Any = np.max if order == np.inf else sum if order == 1 else _root_of_sum
+    together: Any = np.max if order == np.inf else _sum_of_parts if order == 1 else _root_of_sum
     empty = order == np.inf and not prod(where.global_shape)
     total = _combined("global_norm", comm, where, of_part, together, None, empty=empty, problem=problem, ord=order)
     return _typed(total, dtype if dtype.kind == "f" else np.dtype(float))
@@ -85,10 +87,14 @@ def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
     elif factor.distribution != where or not same_ranks(factor.comm, comm):
         problem = f"expected a DistArray of {where} over the same ranks, received one of {factor.distribution}"
     else:
-        problem = _problem(local) or _problem(np.asarray(factor))
-    return _combined(
-        "global_vdot", comm, where, lambda: _sum_of_products(local, np.asarray(factor)), sum, None, problem=problem
-    )
+        problem = _problem(local, _NO_TIMES) or _problem(np.asarray(factor), _NO_TIMES)
+    # Products and sums of integers wrap, as in `numpy.vdot`; of truth values the result is one.
+    dtype = None if problem or (both := np.result_type(local, factor)).kind in "fc" else both
+
+    def of_part() -> Any:
+        return _sum_of_products(local, np.asarray(factor))
+
+    return _combined("global_vdot", comm, where, of_part, _sum_of_parts, dtype, problem=problem)
 
 
 def _combined(
@@ -124,9 +130,14 @@ def _combined(
     return _typed(combine(list(parts.values())), dtype)
 
 
-def _problem(local: Array) -> str | None:
+def _problem(local: Array, refused: str = _NO_NUMBERS) -> str | None:
     """Return why an array cannot be reduced, or None."""
-    return f"expected an array of numbers, received {local.dtype}" if local.dtype.kind in "OSUV" else None
+    return f"expected an array of numbers, received {local.dtype}" if local.dtype.kind in refused else None
+
+
+def _as_floats(values: Array) -> Array:
+    """Return integers and truth values in double precision, as `numpy.mean` and `numpy.linalg.norm` take them."""
+    return values if values.dtype.kind in "fc" else values.astype(np.float64)
 
 
 def _bounds(box: Sequence[slice]) -> tuple[tuple[int, int], ...]:
@@ -136,6 +147,10 @@ def _bounds(box: Sequence[slice]) -> tuple[tuple[int, int], ...]:
 def _sum(values: Array) -> Any:
     wide = _WIDE.get(values.dtype.kind)
     return np.sum(values, dtype=wide if wide is not None and values.dtype.itemsize < np.dtype(wide).itemsize else None)
+
+
+def _sum_of_parts(parts: Sequence[Any]) -> Any:
+    return np.sum(np.array(parts))  # integers wrap without a warning, as within a part
 
 
 def _real_parts(values: Array) -> list[Array]:

@@ -352,10 +352,16 @@ class Runtime(Resource):
         Raises
         ------
         InputError
-            `comm` is no communicator of mpi4py.
+            On all ranks of `comm`, or on this one if it has none: it is no communicator of mpi4py, was freed, or has
+            ranks that the runtime does not have.
         """
-        if not isinstance(comm, MPI.Comm):
+        if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise InputError(f"expected a communicator of mpi4py, received {repr_of(comm)}")
+        if outside := _count_outside(comm, self.comm.source):
+            raise InputError(
+                f"expected a communicator of ranks of the runtime, which has {self.comm.size}, received one with "
+                f"{outside} other(s): they do not agree with this runtime on the order of calls"
+            )
         with held_signals():
             return self.coordinator.wrap(comm, AsyncComm)
 
@@ -571,6 +577,16 @@ def _missing(**arguments: Any) -> str | None:
     return next(
         (f"expected a value of {name}, received None" for name, value in arguments.items() if value is None), None
     )
+
+
+def _count_outside(comm: MPI.Comm, whole: MPI.Comm) -> int:
+    """Count the ranks of a communicator, remote ones included, that another communicator does not have (local)."""
+    groups = [comm.Get_group(), *([comm.Get_remote_group()] if isinstance(comm, MPI.Intercomm) else [])]
+    all_ranks = whole.Get_group()
+    count = sum(MPI.Group.Translate_ranks(group, None, all_ranks).count(MPI.UNDEFINED) for group in groups)
+    for group in (*groups, all_ranks):
+        group.Free()
+    return count
 
 
 def _stop(threads: Threads, watchdog: Watchdog) -> None:

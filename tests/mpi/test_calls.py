@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from everywhere import same_everywhere
+from everywhere import raised, same_everywhere
 from marks import exhaustive, on_ranks
 from mpi4py import MPI
 from test_runtime import WAITS
@@ -205,6 +205,28 @@ def test_awaitable_calls(comm):
             ring.Free()
             assert covered == set(CALLS), covered ^ set(CALLS)
             assert not [name for name in CALLS if not callable(getattr(AsyncComm, name))]
+
+
+@on_ranks(2, exhaustive(4), exhaustive("openmpi-2"))
+def test_ranks_outside(comm):
+    """A runtime of some ranks wraps communicators of these alone, also one with a side each."""
+    half = comm.Split(comm.rank % 2)
+    sides = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    with overlap.Runtime(half) as rt:
+        for other in (comm, sides):
+            assert f"with {comm.size // 2} other(s)" in str(raised(overlap.InputError, rt.wrap, other))
+        assert "expected a communicator" in str(raised(overlap.InputError, rt.wrap, MPI.COMM_NULL))
+    with overlap.Runtime(comm) as rt:
+        between, received = rt.wrap(sides), np.empty(comm.size // 2, int)
+
+        @rt.pipelined
+        async def program(z):
+            await between.Allgather(np.array([comm.rank + z]), received)
+            assert received.tolist() == [rank + z for rank in range(comm.size) if rank % 2 != comm.rank % 2]
+
+        program(range(3))
+    sides.Free()
+    half.Free()
 
 
 @on_ranks(1, exhaustive(2), 3, exhaustive(4), exhaustive("openmpi-2"))

@@ -1,9 +1,10 @@
 """Error semantics: no hang, ever, and the same exception on all ranks."""
 
-import functools
 import threading
 import time
+from functools import partial, wraps
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from marks import exhaustive, on_ranks
 from mpi4py import MPI
 
 import overlap
+from overlap import RankError
+from overlap.collectives import Collectives
 from overlap.runtime import barrier, parallel
+from overlap.sparse import Matrix
 
 WAITS = ("off", "block", "poll")
 PATIENCE_S = 20
@@ -171,6 +175,30 @@ def test_bad_start(comm):
                 fail_and_recover(rt, program, pipeline, (rank, z, site))
 
 
+@on_ranks(2, exhaustive(3))
+def test_no_more_threads(comm):
+    """If one rank can start no thread, what needs one fails on all ranks, and can be made later."""
+    blocks = overlap.Blocks((4 * comm.size, 4), (comm.size, 1), width=1)
+    makers = (
+        partial(overlap.Runtime, comm),
+        partial(overlap.FFT2, comm, (2, 8, 8)),
+        partial(overlap.Halo, comm, blocks),
+        partial(Collectives, comm),
+        partial(Matrix.from_stencil, comm, (8,), [(0,)], [1.0]),
+        partial(overlap.Runtime, comm, workers=2),
+    )
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    for number, make in enumerate(makers):
+        refused = comm.rank == number % comm.size
+        with mock.patch.object(threading.Thread, "start", refuse if refused else threading.Thread.start):
+            raises_everywhere(comm, RankError, "can't start new thread", make)
+        made = make()
+        made.close()
+
+
 @on_ranks(2, exhaustive(3), "openmpi-2")
 def test_several_ranks_at_once(comm):
     """When all ranks fail, each on a slice of its own, they still agree on one error."""
@@ -326,15 +354,15 @@ def test_program_that_cannot_be_called(comm):
                 return program(z)
 
             calls = []
-            for function in (plain, functools.partial(plain), plain.__get__(0)):
+            for function in (plain, partial(plain), plain.__get__(0)):
                 error = raised(overlap.InputError, rt.pipelined, function)
                 assert "expected a coroutine function (`async def`) as program, received" in str(error), error
                 assert "plain" in str(error) and not calls
             raises_everywhere(comm, overlap.SliceError, "", rt.pipelined(lambda z: None), range(5))
             raises_everywhere(comm, overlap.SliceError, "", rt.pipelined(program), range(5), "too many")
-            for function in (program, functools.partial(program), lambda z: program(z)):
+            for function in (program, partial(program), lambda z: program(z)):
                 rt.pipelined(function)(range(5))
-            rt.pipelined(functools.wraps(program)(passes_on))(range(5))
+            rt.pipelined(wraps(program)(passes_on))(range(5))
 
 
 @on_ranks(2, exhaustive(3))

@@ -312,7 +312,7 @@ def test_without_h5py(comm):
 
     def refused(name, *args, **kwargs):
         if name == "h5py" and comm.rank == 0:
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
         return original(name, *args, **kwargs)
 
     u = made(comm, values(), (1,), (comm.size,))

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from everywhere import raises_everywhere
+from everywhere import raised, raises_everywhere
 from marks import exhaustive, on_ranks
 from scipy import sparse
 from scipy.sparse import linalg
@@ -151,6 +151,9 @@ def test_one_rank(comm):
             then(InputError, text, make)
         then(RankError, f"failed on rank {other}: ZeroDivisionError", lambda: A @ wrong(Conversion(), b))
         then(RankError, "ZeroDivisionError", lambda: AdditiveSchwarz(A, lambda A: raising() or IC0(A)))
+        for covered in (0, 1):  # the subdomain's own preconditioner is wrong, and who has it is named, once
+            error = raised(InputError, AdditiveSchwarz, A, lambda A: IC0(A, shift=wrong(None, 0.0)), overlap=covered)
+            assert str(error).startswith(f"rank {other}: expected shift to be a non-negative number"), error
 
 
 @on_ranks(exhaustive(1), 2)

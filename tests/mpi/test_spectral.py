@@ -53,6 +53,23 @@ def test_reductions_of_all_kinds(comm):
     assert numbers.global_sum() == whole.sum() and numbers.global_sum().dtype == whole.dtype
     assert numbers.global_mean() == whole.mean() and numbers.global_max() == whole.max()
     assert (numbers > 3).global_sum() == (whole > 3).sum()
+    for dtype, value in (("i8", 2**62), ("i1", -128), ("u1", 200), ("?", True)):  # at the ends of their ranges
+        full = np.full(whole.shape, value, dtype)
+        part = DistArray(full[mine], comm, whole.shape, (0,), (mine, slice(0, 2)))
+        for found, expected in (
+            (part.global_sum(), full.sum()),
+            (part.global_mean(), full.mean()),
+            (part.global_max(), full.max()),
+            (part.global_norm(), np.linalg.norm(full.ravel())),
+            (part.global_norm(1), np.linalg.norm(full.ravel().astype(float), 1)),
+            (part.global_norm(np.inf), np.linalg.norm(full.ravel().astype(float), np.inf)),
+            (part.global_vdot(part), np.vdot(full, full)),
+        ):
+            assert np.isclose(found, expected, rtol=1e-14) and found.dtype == expected.dtype, (dtype, found, expected)
+    spans = DistArray(np.full((5, 2), 7, "m8[s]"), comm, whole.shape, (0,), (mine, slice(0, 2)))
+    assert spans.global_sum() == np.timedelta64(70 * size, "s") and spans.global_max() == np.timedelta64(7, "s")
+    for reduce in (spans.global_mean, spans.global_norm, lambda: spans.global_vdot(spans)):
+        raises_everywhere(comm, InputError, "expected an array of numbers, received timedelta64", reduce)
     alike = DistArray(whole, comm, whole.shape, (), (slice(0, 5 * size), slice(0, 2)))
     assert alike.global_sum() == whole.sum(), "what every rank has counts once"
     one = np.ones((1, 3)) if comm.rank == 0 else np.ones((0, 3))
