@@ -70,6 +70,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Return a ``with`` block in which every `OSError` names a file, as those of HDF5 and of a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        if os.fspath(path) in str(error):
+            raise
+        raise OSError(f"{os.fspath(path)}: {error}") from error
+
+
 class ErrorKeepingFile:
     """A file for HDF5 to write to, which keeps the first error of the disk.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
-from ..files import ErrorKeepingFile, replacing
+from ..files import ErrorKeepingFile, naming, replacing
 from ..ranks.door import collective_section
 from .distribution import Distribution
 from .exchange import array_section, refuse_objects
@@ -37,6 +37,13 @@ def hdf5() -> Any:
             "pip install 'overlap-mpi[files]'"
         ) from None
     return h5py
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open an HDF5 file to read; an `OSError` names it."""
+    with naming(path), hdf5().File(path, "r") as file:
+        yield file
 
 
 def axes_of(
@@ -110,8 +117,8 @@ def save(
 def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
     with collective_section(comm, "load"):
-        h5py = hdf5()  # before the file is opened: a rank without h5py is the error, not what the others find
-    with collective_section(comm, "load"), h5py.File(path, "r") as file:
+        hdf5()  # before the file is opened: a rank without h5py is the error, not what the others find
+    with collective_section(comm, "load"), reading(path) as file:
         dataset = file[name]
         if dataset.shape != where.global_shape or not np.can_cast(dataset.dtype, local.dtype, "same_kind"):
             raise InputError(

@@ -89,7 +89,7 @@ def product(comm: Any, local: Array, where: Distribution, factor: Any) -> Any:
     else:
         problem = _problem(local, _NO_TIMES) or _problem(np.asarray(factor), _NO_TIMES)
     # Products and sums of integers wrap, as in `numpy.vdot`; of truth values the result is one.
-    dtype = None if problem or (both := np.result_type(local, factor)).kind in "fc" else both
+    dtype = None if problem else np.result_type(local, np.asarray(factor))
 
     def of_part() -> Any:
         return _sum_of_products(local, np.asarray(factor))

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.hdf5_storage import Axes, hdf5, write_axis
+from ..arrays.hdf5_storage import Axes, hdf5, reading, write_axis
 from ..arrays.pieces import chunk_of
-from ..files import ErrorKeepingFile, final_target, replacing, unwritable, write
+from ..files import ErrorKeepingFile, final_target, naming, replacing, unwritable, write
 from .problems import MARK, STEP, TIME, Stored
 
 PAGE_NBYTES = 4096
@@ -121,7 +121,7 @@ def changing(path: str | os.PathLike[str]) -> Iterator[ChangingFile]:
     """Return a file to change: all changes are made when the block ends, or none of them, with an `OSError` if the file
     cannot be opened or written, or another process is restoring it (`undo`)."""
     target = final_target(path)
-    with ChangingFile(target) as file, _locked(file._file.fileno(), fcntl.LOCK_SH):
+    with naming(target), ChangingFile(target) as file, _locked(file._file.fileno(), fcntl.LOCK_SH):
         try:
             yield file
             file.commit()
@@ -214,7 +214,7 @@ def known(path: Path, mode: str) -> Known | None:
             raise OSError(f"cannot write {path}: {problem}")
         return None
     undo(path)
-    with hdf5().File(path, "r") as file:
+    with reading(path) as file:
         attrs = dict(file.attrs)
         if attrs.pop(MARK, None) != VERSION:
             raise OSError(f"expected a file that an Output of this version has written, received {path}")

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from ..arrays import DistArray, pieces
 from ..arrays.distribution import overlapping, parts_problem, within
 from ..arrays.exchange import dtype_sent, exchange_problem, rounded
-from ..arrays.hdf5_storage import Axes, axes_of, hdf5
+from ..arrays.hdf5_storage import Axes, axes_of, hdf5, reading
 from ..arrays.layout import Box, box_shape
 from ..ranks.interrupts import holding_signals
 from ..ranks.resource import marked_call
@@ -421,7 +421,7 @@ class Output(OnRuntime):
         )
         index = len(self.steps) - 1 if step is None else self.steps.index(step)
         values: dict[str, Any] = {"step": self.steps[index], "time": self.times[index]}
-        with self._one_error("reading the file of an Output"), hdf5().File(self.path, "r") as file:
+        with self._one_error("reading the file of an Output"), reading(self.path) as file:
             hdf5_file.check_step(file, self.path, index, self.steps)
             for name, array in fields.items():
                 local = np.asarray(array)

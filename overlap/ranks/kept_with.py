@@ -38,10 +38,11 @@ class KeptWith(Generic[Kept]):
         Raises
         ------
         InputError
-            On this rank: the communicator, perhaps that of an array, has been freed.
+            On this rank: the communicator, perhaps that of an array, is an intercommunicator or has been freed.
         """
-        if comm == MPI.COMM_NULL:
-            raise InputError("expected a communicator in use, received one that was freed")
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            received = "one that was freed" if comm == MPI.COMM_NULL else type(comm).__name__
+            raise InputError(f"expected an intracommunicator in use, received {received}")
         # The attribute has no delete function: to make that function's argument, mpi4py looks up the topology of the
         # communicator, and MPICH 5.0 searches for it in the list of attributes that it is just freeing, which can be a
         # segmentation fault.

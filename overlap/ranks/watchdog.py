@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -66,21 +66,24 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
 
     A Python thread prints the stacks while it holds the interpreter's lock. The timer of `faulthandler` does not hold
     the lock: the frames that it reads change meanwhile, which can crash it. So that timer is armed for a later time, in
-    case other code never releases the lock. Blocks may be nested.
+    case other code never releases the lock. Blocks may be nested. If there can be no more threads, the block has no limit.
     """
     timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
     timer.daemon = True
     end = monotonic() + seconds
     _ends.append(end)
-    _arm()
-    timer.start()
+    with suppress(RuntimeError):
+        _arm()
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
         _ends.remove(end)
-        _arm()
+        with suppress(RuntimeError):
+            _arm()
 
 
 _ends: list[float] = []  # of the blocks under way

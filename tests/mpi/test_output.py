@@ -347,18 +347,23 @@ def test_full_disk(comm):
 
         with Output(rt, path, "a") as output:
             for nbytes in (0, 1000, 30000):
-                assert "failed on rank 0" in limited(nbytes, lambda: output.write({"u": u}, step=0, time=0))
+                text = limited(nbytes, lambda: output.write({"u": u}, step=0, time=0))
+                assert "failed on rank 0" in text and str(path) in text
                 assert os.listdir(place) == []
             output.write({"u": u}, step=0, time=0)
             before = path.read_bytes()
             for more in (1, 1000, 30000):
-                assert "failed on rank 0" in limited(len(before) + more, lambda: output.write({"u": u}, step=1, time=0))
+                text = limited(len(before) + more, lambda: output.write({"u": u}, step=1, time=0))
+                assert "failed on rank 0" in text and str(path) in text
                 assert path.read_bytes() == before and os.listdir(place) == ["run.h5"]
             output.write({"u": 2 * u}, step=1, time=1)
             if comm.rank == 0:
                 with h5py.File(path) as file:
                     assert np.array_equal(file["u"][1], 2 * random(1, (4, 40, 41), "f8"))
+                (place / "cut.h5").write_bytes(before[: len(before) // 2])
         comm.Barrier()
+        for call in (lambda: Output(rt, place / "cut.h5"), lambda: u.load(place / "cut.h5")):
+            raises_everywhere(comm, RankError, str(place / "cut.h5"), call)
 
 
 def writer_dies(comm, path, calls):
