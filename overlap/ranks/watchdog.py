@@ -66,7 +66,7 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
 
     A Python thread prints the stacks while it holds the interpreter's lock. The timer of `faulthandler` does not hold
     the lock: the frames that it reads change meanwhile, which can crash it. So that timer is armed for a later time, in
-    case other code never releases the lock. Blocks may be nested. If there can be no more threads, the block has no limit.
+    case other code never releases the lock. Blocks may be nested. If no thread can be started, a block has no limit.
     """
     timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
     timer.daemon = True
