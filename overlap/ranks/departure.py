@@ -109,8 +109,9 @@ class Departure:
                     self._is_complete = self._exchange = None  # the last header is still to be sent
                     return
                 hear(reports)
+                comm = self._rendezvous.comm  # if there are no reports, it may have been freed
                 self.others_leave = not is_old(reports) and any(
-                    report.leaving for other, report in enumerate(reports) if other != self._rendezvous.comm.rank
+                    report.leaving for other, report in enumerate(reports) if other != comm.rank
                 )
         except BaseException:
             self._end([])
