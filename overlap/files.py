@@ -187,7 +187,8 @@ def final_target(path: str | os.PathLike[str]) -> Path:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # links that form a circle cannot be resolved
             raise OSError("too many levels of symbolic links")
-        if target.exists() and not target.is_file():
+        # /dev/stdout leads to a pipe, which has no name.
+        if (target.exists() and not target.is_file()) or (os.path.exists(path) and not os.path.isfile(path)):
             raise OSError("not a regular file")
     except ValueError as error:  # a NUL, or characters that a file name cannot have
         raise OSError(str(error)) from None

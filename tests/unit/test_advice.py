@@ -184,6 +184,21 @@ def test_waiting_that_changes_from_call_to_call_can_be_hidden():
     assert found.bound_s == pytest.approx(max(20 * 0.035, 10 * 0.02 + 10 * 0.01))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_simulation_gains_more_than_the_bound(seed):
+    """Ranks of one host that compute, wait and copy for times that change from call to call."""
+    random, rows, at_s = np.random.default_rng(seed), [[], []], 0.0
+    share = random.uniform(0.2, 1.0, 2)
+    for _ in range(21):
+        late_s = random.exponential(share) * 0.01
+        end_s = at_s + max(late_s) + random.uniform(0.002, 0.02)
+        for rank in range(2):
+            rows[rank].append(collective(at_s + late_s[rank], end_s))
+        at_s = end_s
+    found = estimate(match([record(rank, 2, rows[rank], host="one") for rank in range(2)]))
+    assert all(row.simulated_s >= found.bound_s * (1 - 1e-12) for row in found.rows), found
+
+
 def test_copies_in_the_memory_of_a_host_take_core_time():
     found = estimate(steps(11, 0.03, 0.0, 0.02, host=("one",)), (16,))
     assert found.bound_s == pytest.approx(found.now_s)  # C + T: with one worker nothing is hidden

@@ -207,6 +207,19 @@ def test_files_that_were_refused_are_closed(path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_pipe_cannot_be_replaced():
+    """/dev/stdout is a link to it, whose target has no name."""
+    read, write = os.pipe()
+    try:
+        path = f"/dev/fd/{write}"
+        assert files.unwritable(path) == "not a regular file"
+        with pytest.raises(OSError, match="not a regular file"), files.replacing(path):
+            pass
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_a_full_disk_is_told_with_the_files_name(tmp_path):
     path = tmp_path / "report.json"
     with pytest.raises(OSError, match="No space left") as caught, files.replacing(path):

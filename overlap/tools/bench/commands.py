@@ -146,7 +146,29 @@ def _case(given: argparse.Namespace, parser: argparse.ArgumentParser, **settings
         parser.error(str(error))
 
 
+_OF_FFTS = (
+    "dtype",
+    "exchange",
+    "order",
+    "grid",
+    "kinds",
+    "wait",
+    "depth",
+    "chunk",
+    "in_flight",
+    "calls",
+    "peer",
+    "reference",
+)
+_OF_SOLVERS = "matrix", "delay"
+
+
 def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    for name in _OF_FFTS if given.workload in SOLVERS else _OF_SOLVERS:
+        if getattr(given, name) != parser.get_default(name):
+            others = JOBS if given.workload in SOLVERS else SOLVERS
+            option = "--" + name.replace("_", "-")
+            parser.error(f"{option}: expected a workload of {', '.join(others)}, received {given.workload}")
     if given.workload in SOLVERS:
         _solver(given, parser)
         return
