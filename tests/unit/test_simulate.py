@@ -376,14 +376,27 @@ def test_all_that_is_wrong_is_named(tmp_path):
 @pytest.mark.parametrize(
     "call, complaint",
     [
-        (lambda: Options(ranks=0), "ranks: expected an integer >= 1"),
-        (lambda: Options(wait="auto"), "wait: expected one of off, block, poll"),
+        (lambda: Options(ranks=0), "expected ranks to be an integer >= 1"),
+        (lambda: Options(ranks=True), "expected ranks to be an integer >= 1"),
+        (lambda: Options(in_flight=1.5), "expected in_flight to be an integer >= 1 or None"),
+        (lambda: Options(seed="x"), "expected seed to be an integer >= 0"),
+        (lambda: Options(speeds=5), "expected speeds to be 2 positive numbers, one per rank, received 5"),
+        (lambda: Options(wait="auto"), "expected wait to be one of off, block, poll"),
         (lambda: replace(IDEAL, jitter=-1.0), "runtime.jitter"),
         (lambda: Program(((1.0,),), ((SimulatedTransfer(1, 1),),)), "expected one more than the 1 exchanges"),
         (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
-        (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
-        (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
-        (lambda: Workload(workload="operation", dtype="c16"), "expected one of f4, f8, received 'c16'"),
+        (lambda: Workload(workload="fft9"), "expected workload to be one of fft2, operation"),
+        (lambda: Workload(shape=(0, 4)), "expected shape to be an integer >= 1, received 0"),
+        (lambda: Workload(shape=8), "expected shape to be .ny, nx., received 8"),
+        (lambda: Workload(slices=2.5), "expected slices to be an integer >= 1"),
+        (lambda: Workload(workload="operation", dtype="c16"), "to be one of f4, f8, received 'c16'"),
+        (lambda: Workload().program(0, IDEAL), "expected ranks to be an integer >= 1"),
+        (lambda: Workload().program(2, IDEAL, rank=2), "expected rank to be an integer from 0 to 1"),
+        (lambda: Workload().program(2, IDEAL, rank=-1), "expected rank to be an integer from 0 to 1"),
+        (lambda: Workload().program(2, IDEAL, chunk=0), "expected chunk to be an integer >= 1"),
+        (lambda: Workload().program(2, IDEAL, workers=0), "expected workers to be an integer >= 1"),
+        (lambda: Workload().program(2, IDEAL, compute_s=-1), "expected compute_s to be a non-negative number"),
+        (lambda: Workload().program(2, IDEAL, weights=(1,)), "expected weights to be 2 positive numbers, one per rank"),
     ],
 )
 def test_refusals(call, complaint):
@@ -445,7 +458,7 @@ def test_ranks_of_different_speeds():
         even = simulate(Program.alike(6, (1.0, 0.0), (SimulatedTransfer(0.0, 3),)), machine, options)
         assert even.simulated == 4 and even.wall_s == pytest.approx(6.0 * 7 / 4)
     for bad in ((1.0,), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, nan, 1.0)):
-        with pytest.raises(InputError, match="speeds: expected 4 finite numbers > 0"):
+        with pytest.raises(InputError, match="expected speeds to be 4 positive numbers"):
             Options(ranks=4, speeds=bad)
 
 

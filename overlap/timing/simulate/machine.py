@@ -6,13 +6,30 @@ import json
 import math
 import os
 import tomllib
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from ... import files
-from ...checks import WAITS
-from ...errors import InputError
+from ...checks import WAITS, choice_problem, integer_problem, number_problem
+from ...errors import InputError, repr_of
 from ..thread_scaling import ThreadScaling
+
+
+def refuse(*problems: str | None) -> None:
+    """Raise an `InputError` that says what is wrong, if anything is."""
+    if any(problems):
+        raise InputError("; ".join(filter(None, problems)))
+
+
+def numbers_problem(name: str, values: Any, ranks: int) -> str | None:
+    """Return what is wrong with positive numbers, one per rank, or None."""
+    good = isinstance(values, Sequence | np.ndarray) and len(values) == ranks
+    if good and not any(number_problem(name, value, positive=True) for value in values):
+        return None
+    return f"expected {name} to be {ranks} positive numbers, one per rank, received {repr_of(values)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +71,14 @@ class Options:
     speeds: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "workers", "depth"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"{name}: expected an integer >= 1, received {getattr(self, name)!r}")
-        if self.wait not in WAITS:
-            raise InputError(f"wait: expected one of {', '.join(WAITS)}, received {self.wait!r}")
-        if self.limit < 1:
-            raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
-        if self.speeds is not None and (
-            len(self.speeds) != self.ranks or not all(0 < speed < math.inf for speed in self.speeds)
-        ):
-            raise InputError(
-                f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}"
-            )
+        refuse(
+            *(integer_problem(name, getattr(self, name), 1) for name in ("ranks", "workers", "depth")),
+            choice_problem("wait", self.wait, WAITS, listed=False),
+            integer_problem("in_flight", self.in_flight, 1, none=True),
+            integer_problem("seed", self.seed, 0),
+        )
+        if self.speeds is not None:
+            refuse(numbers_problem("speeds", self.speeds, self.ranks))
 
     @property
     def limit(self) -> int:
@@ -163,9 +175,7 @@ class Machine:
     threads: ThreadScaling = ThreadScaling()
 
     def __post_init__(self) -> None:
-        problems = [_problem(entry, getattr(self, entry.name)) for entry in _simple()]
-        if any(problems):
-            raise InputError("; ".join(filter(None, problems)))
+        refuse(*(_problem(entry, getattr(self, entry.name)) for entry in _simple()))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Machine:

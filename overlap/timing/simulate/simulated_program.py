@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...arrays import Weights, block, chunks, length_of
-from ...errors import InputError
+from ...checks import choice_problem, integer_problem, number_problem
+from ...errors import InputError, repr_of
 from ...runtime.trace import Span
-from .machine import Machine
+from .machine import Machine, numbers_problem, refuse
 
 _OF_SLICE = re.compile(r"\bslice (\d+)$")  # end of the labels of steps and exchanges
 WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their data types
@@ -207,17 +208,14 @@ class Workload:
     dtype: str = "c16"
 
     def __post_init__(self) -> None:
-        if self.workload not in WORKLOADS:
-            raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, received {self.workload!r}")
-        if self.dtype not in WORKLOADS[self.workload]:
-            raise InputError(
-                f"dtype of {self.workload}: expected one of "
-                f"{', '.join(WORKLOADS[self.workload])}, received {self.dtype!r}"
-            )
-        if len(self.shape) != 2 or min(*self.shape, self.slices) < 1:
-            raise InputError(
-                f"slices, shape: expected integers >= 1 and (ny, nx), received {self.slices}, {self.shape}"
-            )
+        refuse(choice_problem("workload", self.workload, WORKLOADS, listed=False))
+        refuse(
+            choice_problem(f"dtype of {self.workload}", self.dtype, WORKLOADS[self.workload], listed=False),
+            integer_problem("slices", self.slices, 1),
+        )
+        if not isinstance(self.shape, Sequence) or len(self.shape) != 2:
+            raise InputError(f"expected shape to be (ny, nx), received {repr_of(self.shape)}")
+        refuse(*(integer_problem("shape", length, 1) for length in self.shape))
 
     def program(
         self,
@@ -249,7 +247,21 @@ class Workload:
         Returns
         -------
         Program
+
+        Raises
+        ------
+        InputError
+            A value is out of its range.
         """
+        refuse(
+            *(integer_problem(name, value, 1) for name, value in (("ranks", ranks), ("chunk", chunk))),
+            integer_problem("workers", workers, 1),
+            None if compute_s is None else number_problem("compute_s", compute_s),
+        )
+        refuse(
+            integer_problem("rank", rank, 0, ranks - 1),
+            None if weights is None else numbers_problem("weights", weights, ranks),
+        )
         sweeps, transfers = self._slice(ranks, rank, weights)
         if compute_s is None:
             # Threads share caches and memory bandwidth, so each of them takes longer.
