@@ -15,7 +15,7 @@ from numba.core.base import BaseContext
 from numba.core.datamodel import DataModelManager
 from numba.core.pythonapi import _UnboxContext
 from numba.core.typing import Context, Signature
-from numba.extending import NativeValue, models, overload_method, register_model, typeof_impl, unbox
+from numba.extending import NativeValue, models, overload, overload_method, register_model, typeof_impl, unbox
 
 from ..compiled import Compilation, Values, intrinsic, source_digest
 from . import calls
@@ -64,6 +64,26 @@ def _address(typingctx: Context, instance: CollectivesType) -> Compilation:
     return types.int64(instance), codegen
 
 
+def _number(op: Any) -> int:
+    """Return the number of an operation, an `Op` or an integer."""
+    return int(op)
+
+
+@overload(_number)
+def _number_of_type(op: Any) -> Any:
+    # numba compares the signatures of the functions, with their annotations.
+    if isinstance(op, types.IntEnumMember):  # numba's `int` takes none
+
+        def number(op: Any) -> Any:
+            return op.value
+    else:
+
+        def number(op: Any) -> Any:
+            return int(op)
+
+    return number
+
+
 _METHODS: dict[str, Any] = {
     "Barrier": lambda self: calls.Barrier(_address(self)),
     "Bcast": lambda self, buf, root=0: calls.Bcast(_address(self), buf, root),
@@ -71,10 +91,10 @@ _METHODS: dict[str, Any] = {
     "Gather": lambda self, sendbuf, recvbuf, root=0: calls.Gather(_address(self), sendbuf, recvbuf, root),
     "Allgather": lambda self, sendbuf, recvbuf: calls.Allgather(_address(self), sendbuf, recvbuf),
     "Reduce": lambda self, sendbuf, recvbuf, op=SUM, root=0: calls.Reduce(
-        _address(self), sendbuf, recvbuf, int(op), root
+        _address(self), sendbuf, recvbuf, _number(op), root
     ),
-    "Allreduce": lambda self, sendbuf, recvbuf, op=SUM: calls.Allreduce(_address(self), sendbuf, recvbuf, int(op)),
-    "allreduce": lambda self, value, op=SUM: calls.allreduce(_address(self), value, int(op)),
+    "Allreduce": lambda self, sendbuf, recvbuf, op=SUM: calls.Allreduce(_address(self), sendbuf, recvbuf, _number(op)),
+    "allreduce": lambda self, value, op=SUM: calls.allreduce(_address(self), value, _number(op)),
 }
 
 

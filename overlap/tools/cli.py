@@ -304,9 +304,7 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--compute-s", type=float, metavar="C", help="time of computing alone, in seconds")
     parser.add_argument("--communication-s", type=float, metavar="T", help="time of communicating alone, in seconds")
-    parser.add_argument(
-        "--workers", type=values.count, default=1, metavar="N", help="worker threads per rank; default: 1"
-    )
+    parser.add_argument("--workers", type=values.count, metavar="N", help="worker threads per rank; default: 1")
     parser.add_argument(
         "--slices",
         type=values.count,
@@ -457,9 +455,12 @@ def _predict(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     for name in ("machine", "shape", "dtype", "ranks", "wait", "depth", "in_flight", "chunk"):
         if getattr(given, name) is not None:
             parser.error(f"--{name.replace('_', '-')}: expected with --workload only, as it changes no given time")
+    for name in () if times else ("workers", "slices"):
+        if getattr(given, name) is not None:
+            parser.error(f"--{name}: expected none with a report, which contains it, received {getattr(given, name)}")
     cases: dict[str, tuple[float, float, int, int | None, dict[str, float] | None]]
     if times:
-        cases = {"given": (given.compute_s, given.communication_s, given.workers, given.slices, None)}
+        cases = {"given": (given.compute_s, given.communication_s, given.workers or 1, given.slices, None)}
     else:
         cases = {
             f"{title(record)}; {place(record)}": (
@@ -508,7 +509,7 @@ def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
         workload,
         machine,
         given.ranks or [2],
-        workers=given.workers,
+        workers=given.workers or 1,
         wait=wait,
         depth=given.depth or 16,
         in_flight=given.in_flight,
@@ -518,7 +519,7 @@ def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
     ny, nx = workload.shape
     title = (
         f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
-        f"{given.workers} worker(s) per rank, {wait}; {machine.name}"
+        f"{given.workers or 1} worker(s) per rank, {wait}; {machine.name}"
     )
     print(f"{title}; milliseconds")
     print(table(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 
 from .. import files
 from . import links
@@ -21,6 +22,18 @@ def output(text: str) -> str:
     """Check before anything is measured that a file can be written; return its name."""
     if problem := files.unwritable(text):
         raise argparse.ArgumentTypeError(f"cannot write {text}: {problem}")
+    return text
+
+
+def folder(text: str) -> str:
+    """Check before anything is measured that files can be written to a folder, or that it can be made."""
+    there = os.path.abspath(text)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(
+            f"cannot write to a folder {text}: {there} is no folder that can be written to"
+        )
     return text
 
 

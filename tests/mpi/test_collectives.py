@@ -227,7 +227,7 @@ def _loop(fast, rounds, rank, size, block, pieces):
         fast.Bcast(block, root)
         if block[0] != number + root or block[-1] != number + root:
             return number
-        fast.Reduce(block, pieces[0], 3, root)
+        fast.Reduce(block, pieces[0], Op.MAX, root)
         if rank == root and pieces[0, 0] != number + root:
             return number
         block[:] = number + rank

@@ -15,11 +15,12 @@ from .demo import CHOOSING_S, SLICES, demo
 from .jobs import JOBS, MODES, Case
 from .record import disturbed, doubt
 from .reference import reference
-from .session import Session, at_hand, need, refuse_links_under_mpi
+from .session import Session, need, refuse_links_under_mpi
 from .solvers import MATRICES, SOLVERS
 from .table import console
 
 DEFAULT_FILE = "overlap-tuning.json"
+RANKS = 2  # if the user does not say how many
 WIDTH = 110  # of what `overlap tune` prints, in characters
 TUNABLE = {name: JOBS[name] for name in ("fft2", "operation", "fft3")}
 
@@ -96,7 +97,11 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `overlap demo`."""
     parser.set_defaults(run=_demo)
     parser.add_argument(
-        "--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report"
+        "--out",
+        metavar="DIR",
+        type=values.folder,
+        default="demo-report",
+        help="folder of the report; default: demo-report",
     )
     parser.add_argument(
         "--full",
@@ -124,7 +129,16 @@ def _add_case(parser: argparse._ActionsContainer) -> None:
 
 
 def _add_ranks(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--ranks", type=values.count, default=2, help="number of MPI ranks; default: 2")
+    parser.add_argument("--ranks", type=values.count, help=f"number of MPI ranks; default: {RANKS}")
+
+
+def _ranks(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int | None:
+    """Return how many ranks to start, or None if mpiexec has started them."""
+    if not launch.under_mpi():
+        return given.ranks or RANKS
+    if given.ranks is not None:
+        parser.error(f"--ranks: expected none under mpiexec, which has started all ranks, received {given.ranks}")
+    return None
 
 
 # --- bench ----------------------------------------------------------------------------------------
@@ -176,14 +190,15 @@ def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     names = "rounds", "calls", "order", "grid", "kinds", "wait", "depth", "chunk", "in_flight"
     settings = {name: getattr(given, name) for name in names} | {"peer": given.peer is not None}
     cases = [_case(given, parser, shape=shape, **settings) for shape in shapes]
+    ranks = _ranks(given, parser)
     need("rich")
     refuse_links_under_mpi(given.link)
     session = Session(_command(), given.burst, given.deadline)
     with session.progress(len(cases)):
         for case in cases:
-            record = session.measure(case, given.link, at_hand(given.ranks))
+            record = session.measure(case, given.link, ranks)
             if record is not None and given.reference:
-                record |= reference(case, given.ranks, given.link)
+                record |= reference(case, ranks or RANKS, given.link)
     if not session.report["cases"]:
         return
     session.print()
@@ -209,7 +224,7 @@ def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         "workers": given.workers,
     }
     session = Session(_command(), given.burst, given.deadline)
-    events = session.run("solver", asked, given.link, at_hand(given.ranks), given.workers)
+    events = session.run("solver", asked, given.link, _ranks(given, parser), given.workers)
     if "record" not in events:
         return
     record = events["record"] | {"link": given.link or "shm"}
@@ -241,7 +256,7 @@ def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     demo(
         case,
         command=_command(),
-        ranks=given.ranks,
+        ranks=_ranks(given, parser) or RANKS,
         rates=given.rates,
         full=given.full,
         out=given.out,
@@ -262,7 +277,7 @@ def _tune(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     asked = {"budget_s": given.budget, "path": path, "balance": given.balance, **case.as_dict()}
     session = Session(_command(), given.burst, given.deadline)
     with session.progress(1):
-        events = session.run("tune", asked, given.link, at_hand(given.ranks), given.workers)
+        events = session.run("tune", asked, given.link, _ranks(given, parser), given.workers)
     if "balanced" in events:
         console(WIDTH).print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
     if "tuned" in events:
