@@ -57,8 +57,9 @@ class Collectives(CollectiveContext):
     values are combined depends only on the number of ranks.
 
     All ranks call the same collectives in the same order, from one thread at a time: a second thread gets a
-    `BusyError`, and the first one's call goes on. If a rank makes another call, or
-    passes other sizes, types, roots or operations, an `InputError` is raised, and the instance cannot be used any more.
+    `BusyError`, and the first one's call goes on. So do not call them in a loop of `numba.prange`, whose threads lose
+    exceptions: their results would be wrong. If a rank makes another call, or passes other sizes, types, roots or
+    operations, an `InputError` is raised, and the instance cannot be used any more.
     Every rank that waits for the bad rank raises in that very call: in `Barrier`, `Allgather`, `Allreduce` and
     `allreduce` all ranks wait for all; in `Bcast` and `Scatter` they wait for the root; in `Gather` and `Reduce` the
     root waits for all. A rank that does not wait completes its call, and raises in the first later call that needs the
