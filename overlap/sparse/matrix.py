@@ -211,7 +211,13 @@ class Matrix(CollectiveContext):
             values = local.data if size > 1 else local.data.reshape(-1)
             count = local.shape[0] // size
             first = sum(shape[0] for shape in counts[: coordinator.rank]) // size
-            rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
+            lengths = np.diff(local.indptr)
+            if (lengths < 0).any():
+                row = int(np.argmax(lengths < 0))
+                raise InputError(
+                    f"expected rows with >= 0 values each, received indptr with {lengths[row]} for row {row}"
+                )
+            rows = first + np.repeat(np.arange(count), lengths)
             return cls(coordinator, rows, local.indices, values, count, **options)
 
     @classmethod

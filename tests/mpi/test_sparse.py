@@ -308,6 +308,8 @@ def test_errors(comm):
     """What makes no sense is refused by all ranks with the same words."""
     last = comm.rank == comm.size - 1
     n, one = 2 * comm.size, np.ones(1)
+    falling = sparse.eye_array(2, n, format="csr")
+    falling.indptr[1:] = 2, 1
     for text, make in (
         (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
         ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
@@ -325,6 +327,10 @@ def test_errors(comm):
         (
             "expected a sparse array or matrix of scipy with two axes, received ndarray",
             lambda: Matrix.from_scipy(comm, np.ones((2, n)) if last else sparse.eye_array(2, n, format="csr")),
+        ),
+        (
+            "expected rows with >= 0 values each, received indptr with -1 for row 1",
+            lambda: Matrix.from_scipy(comm, falling if last else sparse.eye_array(2, n, format="csr")),
         ),
         ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
         ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
