@@ -126,7 +126,7 @@ def seconds(name: str, value: float) -> float:
 
 def amount(name: str, value: float, wanted: str = "number >= 0") -> float:
     """Return a finite number >= 0 as a float, or raise ValueError."""
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{name}: expected a finite {wanted}, received {value!r}")
     return float(value)
 
@@ -140,6 +140,6 @@ def positive(name: str, value: float) -> float:
 
 def count(name: str, value: int) -> int:
     """Return an integer >= 1 as an int, or raise ValueError."""
-    if not isinstance(value, Integral) or value < 1:
+    if not isinstance(value, Integral) or not 1 <= value <= sys.float_info.max:
         raise ValueError(f"{name}: expected an integer >= 1, received {value!r}")
     return int(value)

@@ -147,6 +147,8 @@ def test_chunks_leave_threads_idle_when_too_few():
         (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, received 0"),
         (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* received 0"),
         (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* received inf"),
+        (lambda: model.poll_s(1.0, 10**400), "communication_s: expected a finite time"),
+        (lambda: model.block_s(1.0, 1.0, 10**400), "workers: expected an integer >= 1"),
         (lambda: model.best_speedup(1.5), "workers: expected .* received 1.5"),
         (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* received inf"),
         (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* received -2.0"),
