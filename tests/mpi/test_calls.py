@@ -217,12 +217,12 @@ def test_ranks_outside(comm):
             assert f"with {comm.size // 2} other(s)" in str(raised(overlap.InputError, rt.wrap, other))
         assert "expected a communicator" in str(raised(overlap.InputError, rt.wrap, MPI.COMM_NULL))
     with overlap.Runtime(comm) as rt:
-        between, received = rt.wrap(sides), np.empty(comm.size // 2, int)
+        between, received = rt.wrap(sides), np.empty((3, comm.size // 2), int)
 
         @rt.pipelined
         async def program(z):
-            await between.Allgather(np.array([comm.rank + z]), received)
-            assert received.tolist() == [rank + z for rank in range(comm.size) if rank % 2 != comm.rank % 2]
+            await between.Allgather(np.array([comm.rank + z]), received[z])
+            assert received[z].tolist() == [rank + z for rank in range(comm.size) if rank % 2 != comm.rank % 2]
 
         program(range(3))
     sides.Free()

@@ -340,6 +340,8 @@ def test_forgotten(comm):
         for skeleton_ in (nothing, None):
             error = raised(overlap.InputError, rt.pipelined, no_async, skeleton=skeleton_)
             assert "expected a coroutine function (`async def`)" in str(error), error
+        halo.close()
+        transpose.close()
 
 
 @on_ranks(1, 2, exhaustive(3))
