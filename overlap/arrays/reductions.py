@@ -46,7 +46,8 @@ def mean(comm: Any, local: Array, where: Distribution) -> Any:
         total, exponent = _added(parts, 1)
         return times_power(np.asarray(total / count), exponent)
 
-    dtype, problem = _as_floats(local[:0]).dtype, _problem(local, _NO_TIMES)
+    dtype = local.dtype if local.dtype.kind in "fc" else np.dtype(float)
+    problem = _problem(local, _NO_TIMES)
     return _combined("global_mean", comm, where, of_part, together, dtype, empty=not count, problem=problem)
 
 

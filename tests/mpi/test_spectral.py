@@ -66,6 +66,11 @@ def test_reductions_of_all_kinds(comm):
             (part.global_vdot(part), np.vdot(full, full)),
         ):
             assert np.isclose(found, expected, rtol=1e-14) and found.dtype == expected.dtype, (dtype, found, expected)
+    pairs = DistArray(np.zeros((5, 2), "i4,f8"), comm, whole.shape, (0,), (mine, slice(0, 2)))
+    for reduce in (pairs.global_mean, pairs.global_norm, pairs.global_sum):
+        raises_everywhere(comm, InputError, "expected an array of numbers, received", reduce)
+    point = DistArray(np.array(3), comm, (), (), ())
+    assert point.global_mean() == 3.0 and point.global_norm() == 3.0 and point.global_vdot(point) == 9
     spans = DistArray(np.full((5, 2), 7, "m8[s]"), comm, whole.shape, (0,), (mine, slice(0, 2)))
     assert spans.global_sum() == np.timedelta64(70 * size, "s") and spans.global_max() == np.timedelta64(7, "s")
     for reduce in (spans.global_mean, spans.global_norm, lambda: spans.global_vdot(spans)):

@@ -254,7 +254,8 @@ class Workload:
             A value is out of its range.
         """
         refuse(
-            *(integer_problem(name, value, 1) for name, value in (("ranks", ranks), ("chunk", chunk))),
+            integer_problem("ranks", ranks, 1),
+            integer_problem("chunk", chunk, 1),
             integer_problem("workers", workers, 1),
             None if compute_s is None else number_problem("compute_s", compute_s),
         )
