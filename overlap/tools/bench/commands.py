@@ -256,7 +256,7 @@ def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     demo(
         case,
         command=_command(),
-        ranks=_ranks(given, parser) or RANKS,
+        ranks=_ranks(given, parser),
         rates=given.rates,
         full=given.full,
         out=given.out,

@@ -16,7 +16,7 @@ from .. import launch, links, timeline
 from . import report, table
 from .jobs import Case
 from .record import Record, busy
-from .session import Session, at_hand, need
+from .session import Session, need
 
 SLICES, CHOOSING_S = 16, 3.0  # of the short demo: planes, and seconds in which the plan compares settings
 BUDGET_S = 55.0  # of the short demo: while so many seconds have not passed, what was disturbed is measured again
@@ -30,7 +30,7 @@ def demo(
     case: Case,
     *,
     command: Sequence[str],
-    ranks: int,
+    ranks: int | None,  # None: all ranks that mpiexec has started
     rates: Sequence[str],
     out: str,
     full: bool = False,
@@ -69,7 +69,7 @@ def demo(
             """Measure on links, or in shared memory, and print the line of the table."""
             path = Path(scratch) / f"{link}.json"
             here = replace(case, link=link or ("mpiexec" if under_mpi else "shm"), trace=str(path))
-            record = session.measure(here, link, at_hand(ranks))
+            record = session.measure(here, link, ranks)
             if record is None:  # rank 0 alone has it
                 return
             if not timelines:

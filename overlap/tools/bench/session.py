@@ -85,7 +85,7 @@ def run_task(
 def environment(ranks: int) -> dict[str, Any] | None:
     """Start ranks and return the result of `rank.environment`; None on ranks other than 0."""
     events: dict[str, Any] = {}
-    run_task("environment", {}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
+    run_task("environment", {}, ranks=None if launch.under_mpi() else ranks, on_event=events.update, deadline_s=60)
     return events.get("environment")
 
 
@@ -96,11 +96,6 @@ def refuse_links_under_mpi(link: str | None) -> None:
             "--link makes ranks and links of its own, and mpiexec started this "
             "process already: leave out one of the two"
         )
-
-
-def at_hand(ranks: int) -> int | None:
-    """Return `ranks`, or None for all ranks if mpiexec started this process."""
-    return None if launch.under_mpi() else ranks
 
 
 def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
